@@ -1,0 +1,1 @@
+"""Requests to tokens: state, scheduling, model execution. Knows no HTTP."""

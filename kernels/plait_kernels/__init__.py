@@ -1,0 +1,1 @@
+"""Tensors to tensors. Knows no requests."""

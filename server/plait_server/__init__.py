@@ -1,0 +1,1 @@
+"""HTTP, protocol types, streaming, metrics endpoint, CLI. Knows no tensors."""
