@@ -1,0 +1,63 @@
+"""One stream of tokens being generated."""
+
+from dataclasses import dataclass, field
+
+from plait_engine.request import FinishReason, Request
+from plait_engine.state.sequence_state import SequenceState
+from plait_engine.state.spec import Position
+
+
+@dataclass(eq=False)
+class Sequence:
+    """``tokens`` is the prompt and what was generated since; ``pending`` sampled tokens are still on the device.
+
+    ``scheduled`` counts the tokens that launched steps consume; ``state.position`` those that committed steps did.
+    While nothing is in flight both are equal::
+
+        0 ........ state.position ........ scheduled ........ length
+          committed               in flight          to compute
+    """
+
+    request: Request
+    index: int
+    arrival: int
+    """Order of arrival, kept through preemption; unique."""
+    state: SequenceState
+    tokens: list[int] = field(default_factory=list)
+    scheduled: Position = Position(0)
+    pending: int = 0
+    row: int = -1
+    """Row in the runner's tables while running, -1 otherwise."""
+    in_flight: int = 0
+    """Launched steps that name this sequence and are not committed."""
+    finish: FinishReason | None = None
+    preemptions: int = 0
+    first_scheduled_seconds: float | None = None
+    arrived_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            self.tokens = list(self.request.prompt)
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def generated(self) -> int:
+        """Tokens sampled so far, pending ones included."""
+        return len(self.tokens) - self.prompt_length + self.pending
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens) + self.pending
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that are to be computed before the next one can be sampled."""
+        return self.length - self.scheduled
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Who comes first: higher priority means a lower number (as vLLM's), then arrival."""
+        return (self.request.priority, self.arrival)

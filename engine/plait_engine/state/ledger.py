@@ -1,0 +1,97 @@
+"""Who owns what in the arena. Reservations take everything at once, or change nothing."""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+import torch
+
+from plait_engine.state.arena import Arena
+from plait_engine.state.pools import SlabPool, StateBug, UnitPool, choose_slab_bytes
+from plait_engine.state.spec import GRANULE_BYTES, Granule, GroupId, StateGroup
+
+Units = dict[GroupId, list[Granule]]
+Demand = Mapping[GroupId, int]
+"""Units wanted of each group: pages, or slot rows (``units_per_slot`` for one slot)."""
+
+
+class Poison(StrEnum):
+    """What free memory is filled with in tests, so that a read of it cannot pass unseen."""
+
+    OFF = "off"
+    NAN = "nan"
+    """0xFF: NaN in bf16, fp16 and fp32, -1 as an index."""
+    LARGE = "large"
+    """0x7B: about 1.3e36 in bf16 and fp32, 6e4 in fp16; finite, so that no NaN check helps."""
+
+
+_FILL = {Poison.NAN: 0xFF, Poison.LARGE: 0x7B}
+
+
+class Ledger:
+    """The pools of all groups over one arena, and one reserved unit set that padding rows own."""
+
+    def __init__(self, arena: Arena, groups: tuple[StateGroup, ...], poison: Poison = Poison.OFF) -> None:
+        self.arena = arena
+        self.groups = groups
+        self.poison = poison
+        self.slabs = SlabPool(arena.n_bytes, choose_slab_bytes(groups))
+        self.pools = {group.id: UnitPool(group, self.slabs) for group in groups}
+        if poison is not Poison.OFF:
+            arena.bytes.fill_(_FILL[poison])
+        reserved = self.take({group.id: 1 if group.paged else group.units_per_slot for group in groups})
+        if reserved is None:
+            raise ValueError(f"an arena of {arena.n_bytes} bytes does not even hold the reserved page and slot")
+        self.reserved = reserved
+        """Pages and slots that padding rows read and write; no sequence ever owns them."""
+
+    def slabs_for(self, demand: Demand) -> int:
+        return sum(self.pools[group].slabs_for(units) for group, units in demand.items())
+
+    def can_take(self, demand: Demand) -> bool:
+        return self.slabs_for(demand) <= self.slabs.free
+
+    def take(self, demand: Demand) -> Units | None:
+        """All of ``demand``, or None and nothing changed. Slot rows are zeroed here: fresh means zero."""
+        if not self.can_take(demand):
+            return None
+        units = {group: self.pools[group].take(n) for group, n in demand.items()}
+        for group, addresses in units.items():
+            if not self.groups[group].paged:
+                self._fill(group, addresses, 0)
+        return units
+
+    def give_back(self, group: GroupId, units: Iterable[Granule]) -> None:
+        units = list(units)
+        self.pools[group].give_back(units)
+        if self.poison is not Poison.OFF:
+            self._fill(group, units, _FILL[self.poison])
+
+    def fits_alone(self, demand: Demand) -> bool:
+        """Whether ``demand`` could be met if nothing else ran."""
+        empty = self.slabs.total - sum(-(-len(self.reserved[g]) // self.pools[g].per_slab) for g in self.reserved)
+        needed = 0
+        for group, units in demand.items():
+            per_slab = self.pools[group].per_slab
+            spare = -len(self.reserved[group]) % per_slab
+            needed += -(-max(0, units - spare) // per_slab)
+        return needed <= empty
+
+    def check(self, owned: Iterable[Units] = ()) -> None:
+        """The books: per slab running + free == units, slabs add up, and ``owned`` is exactly what is taken."""
+        in_pools = sum(pool.slab_count for pool in self.pools.values())
+        if in_pools + self.slabs.free != self.slabs.total:
+            raise StateBug(f"{in_pools} slabs in use + {self.slabs.free} free are not {self.slabs.total}")
+        holders = [self.reserved, *owned]
+        for group, pool in self.pools.items():
+            pool.check()
+            held = [unit for units in holders for unit in units.get(group, [])]
+            if len(held) != len(set(held)) or set(held) != pool.taken:
+                raise StateBug(f"{pool.group.spec.kind}: {len(held)} units are owned but {len(pool.taken)} are taken")
+
+    def _fill(self, group: GroupId, units: list[Granule], value: int) -> None:
+        if not units:
+            return
+        n_bytes = self.groups[group].unit_bytes
+        rows = (self.arena.n_bytes - n_bytes) // GRANULE_BYTES + 1
+        view = self.arena.bytes.as_strided((rows, n_bytes), (GRANULE_BYTES, 1))
+        view[torch.tensor(units, device=view.device)] = value

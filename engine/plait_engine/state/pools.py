@@ -1,0 +1,127 @@
+"""Slabs of the arena and the units (pages, slot rows) carved from them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from plait_engine.state.spec import GRANULE_BYTES, Granule, StateGroup
+
+SLAB_TARGET_BYTES = 1 << 20
+"""Slabs are about one layer's state. Larger ones are rarely free of survivors, smaller ones waste their tails."""
+
+
+class StateBug(Exception):
+    """The books do not add up. Never a client's fault; the engine must not go on with this state."""
+
+
+def choose_slab_bytes(groups: Iterable[StateGroup]) -> int:
+    """The slab size that wastes least over all groups, among multiples of the largest unit near the target."""
+    units = [group.unit_bytes for group in groups]
+    largest = max(units)
+    candidates = [largest * n for n in range(1, max(1, SLAB_TARGET_BYTES // largest) + 1)]
+    return min(candidates, key=lambda slab: (sum(slab % unit / slab for unit in units), -slab))
+
+
+class SlabPool:
+    """The arena's slabs that serve no group at the moment."""
+
+    def __init__(self, arena_bytes: int, slab_bytes: int) -> None:
+        self.slab_bytes = slab_bytes
+        self.total = arena_bytes // slab_bytes
+        self._free = list(range(self.total - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        return self._free.pop()
+
+    def give_back(self, slab: int) -> None:
+        self._free.append(slab)
+
+
+@dataclass
+class UnitPool:
+    """Units of one group. Takes a slab when its own are full, gives it back when nothing lives there.
+
+    Units come from the fullest slab first, so that others empty. ``_by_free[n]`` holds the slabs with n free units.
+    """
+
+    group: StateGroup
+    slabs: SlabPool
+    taken: set[Granule] = field(default_factory=set)
+    _free: dict[int, list[Granule]] = field(default_factory=dict)
+    _by_free: list[dict[int, None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.per_slab = self.slabs.slab_bytes // self.group.unit_bytes
+        self._by_free = [{} for _ in range(self.per_slab + 1)]
+        self.available = 0
+        """Free units in the slabs that this pool has already."""
+
+    def slabs_for(self, units: int) -> int:
+        """How many more slabs ``take(units)`` needs."""
+        return -(-max(0, units - self.available) // self.per_slab)
+
+    def take(self, units: int) -> list[Granule]:
+        """``units`` addresses. The caller has made sure that ``slabs_for(units)`` slabs are free."""
+        got: list[Granule] = []
+        while len(got) < units:
+            slab = self._fullest() if self.available else self._open_slab()
+            free = self._free[slab]
+            del self._by_free[len(free)][slab]
+            n = min(len(free), units - len(got))
+            got.extend(free[-n:])
+            del free[-n:]
+            self._by_free[len(free)][slab] = None
+            self.available -= n
+        self.taken.update(got)
+        return got
+
+    def give_back(self, units: Iterable[Granule]) -> None:
+        for unit in units:
+            if unit not in self.taken:
+                raise StateBug(f"unit {unit} of {self.group.spec.kind} is given back but was not taken")
+            self.taken.remove(unit)
+            slab = unit * GRANULE_BYTES // self.slabs.slab_bytes
+            free = self._free[slab]
+            del self._by_free[len(free)][slab]
+            free.append(unit)
+            self.available += 1
+            if len(free) == self.per_slab:
+                self._close_slab(slab)
+            else:
+                self._by_free[len(free)][slab] = None
+
+    def check(self) -> None:
+        """Per slab, taken + free == units, and no unit twice."""
+        free = {unit for units in self._free.values() for unit in units}
+        n_free = sum(len(units) for units in self._free.values())
+        if len(free) != n_free or free & self.taken:
+            raise StateBug(f"{self.group.spec.kind}: a unit is free twice, or free and taken")
+        if n_free + len(self.taken) != len(self._free) * self.per_slab or n_free != self.available:
+            raise StateBug(f"{self.group.spec.kind}: {n_free} free + {len(self.taken)} taken units do not fill its slabs")
+
+    @property
+    def slab_count(self) -> int:
+        return len(self._free)
+
+    def _fullest(self) -> int:
+        return next(next(iter(slabs)) for slabs in self._by_free[1:] if slabs)
+
+    def _open_slab(self) -> int:
+        slab = self.slabs.take()
+        self._free[slab] = list(reversed(list(self._units_of(slab))))
+        self._by_free[self.per_slab][slab] = None
+        self.available += self.per_slab
+        return slab
+
+    def _close_slab(self, slab: int) -> None:
+        del self._free[slab]
+        self.available -= self.per_slab
+        self.slabs.give_back(slab)
+
+    def _units_of(self, slab: int) -> Iterator[Granule]:
+        start = slab * self.slabs.slab_bytes // GRANULE_BYTES
+        step = self.group.unit_bytes // GRANULE_BYTES
+        return (Granule(start + i * step) for i in range(self.per_slab))

@@ -1,0 +1,103 @@
+"""What one running sequence owns: pages by page number, one slot per slot group, and the position of it all."""
+
+from plait_engine.state.ledger import Demand, Ledger, Units
+from plait_engine.state.pools import StateBug
+from plait_engine.state.spec import Granule, GroupId, PagedSpec, Position, StateGroup
+
+
+class PageRun:
+    """The pages of one sequence in one paged group.
+
+    Page number ``i`` holds entries ``[i * page_size, (i + 1) * page_size)``. Behind a window the first pages are
+    dropped; they become spares, which the run uses before it asks for new ones::
+
+        page number   0 .. first-1      first .. first+len(pages)-1
+                      passed, spared    pages
+    """
+
+    def __init__(self, group: StateGroup) -> None:
+        assert isinstance(group.spec, PagedSpec)
+        self.group = group
+        self.spec = group.spec
+        self.first = 0
+        self.pages: list[Granule] = []
+        self.spares: list[Granule] = []
+
+    def missing(self, tokens: int) -> int:
+        """Pages to take from the ledger so that the first ``tokens`` tokens have entries."""
+        return max(0, self._pages_for(tokens) - self.first - len(self.pages) - len(self.spares))
+
+    def extend(self, tokens: int, fresh: list[Granule]) -> None:
+        self.spares.extend(fresh)
+        while self.first + len(self.pages) < self._pages_for(tokens):
+            self.pages.append(self.spares.pop())
+
+    def pass_window(self, position: Position) -> None:
+        """Drop pages that no token at ``position`` or later can see."""
+        first = self.spec.needed(position).start // self.group.page_size
+        if first > self.first:
+            passed = min(first - self.first, len(self.pages))
+            self.spares.extend(self.pages[:passed])
+            del self.pages[:passed]
+            self.first += passed
+
+    def reserve_for(self, prompt: int, max_chunk: int) -> int:
+        """Pages that a prompt of ``prompt`` tokens needs at most at any time while it runs in chunks."""
+        if self.spec.window is None:
+            return self._pages_for(prompt)
+        span = min(prompt, self.spec.window - 1 + max_chunk)
+        return min(self._pages_for(prompt), self._pages_for(span) + 1)
+
+    def _pages_for(self, tokens: int) -> int:
+        return -(-self.spec.entries(tokens + self.spec.ratio - 1) // self.group.page_size)
+
+
+class SequenceState:
+    """The state of one sequence. ``position`` moves on commit only, and every step checks that it starts there."""
+
+    def __init__(self, groups: tuple[StateGroup, ...]) -> None:
+        self.position = Position(0)
+        self.runs = {g.id: PageRun(g) for g in groups if g.paged}
+        self.slots: Units = {}
+        self._slot_demand = {g.id: g.units_per_slot for g in groups if not g.paged}
+
+    def admission_demand(self, prompt: int, max_chunk: int) -> dict[GroupId, int]:
+        """Everything that running the prompt to its end takes, so that an admitted prefill never gets stuck."""
+        pages = {id: run.reserve_for(prompt, max_chunk) for id, run in self.runs.items()}
+        return {**pages, **self._slot_demand}
+
+    def admit(self, units: Units) -> None:
+        for group, run in self.runs.items():
+            run.spares.extend(units.pop(group))
+        self.slots = units
+
+    def growth_demand(self, tokens: int) -> Demand:
+        """Pages to take so that the first ``tokens`` tokens have a place; empty most of the time."""
+        wanted = ((group, run.missing(tokens)) for group, run in self.runs.items())
+        return {group: pages for group, pages in wanted if pages}
+
+    def grow(self, tokens: int, units: Units) -> None:
+        for group, run in self.runs.items():
+            run.extend(tokens, units.get(group, []))
+
+    def advance(self, start: Position, count: int) -> None:
+        """A step that consumed ``count`` tokens from ``start`` on is committed."""
+        if start != self.position:
+            raise StateBug(f"a step from position {start} is committed on a state at position {self.position}")
+        self.position = Position(start + count)
+
+    def pass_windows(self, position: Position) -> None:
+        for run in self.runs.values():
+            run.pass_window(position)
+
+    def owned(self) -> Units:
+        return {**{group: run.pages + run.spares for group, run in self.runs.items()}, **self.slots}
+
+    def release(self, ledger: Ledger) -> None:
+        """Give everything back; the state is at position 0 and owns nothing afterwards."""
+        for group, units in self.owned().items():
+            ledger.give_back(group, units)
+        for run in self.runs.values():
+            run.first, run.pages, run.spares = 0, [], []
+        self.slots = {}
+        self.position = Position(0)
