@@ -1,7 +1,7 @@
 """The front end's view of an engine, wherever it runs: submit, abort, ask how it is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
 
@@ -70,7 +70,7 @@ class EngineClient(ABC):
         """Return when the engine can take requests. Raises ``EngineDead`` with the reason when it could not start."""
 
     @abstractmethod
-    def submit(self, request: Request) -> AsyncIterator[list[Delta]]:
+    def submit(self, request: Request) -> AsyncGenerator[list[Delta], None]:
         """Deltas of all ``n`` sequences as they come, several at a time when several are there.
 
         Raises ``QueueFull``, ``RequestRefused`` or ``EngineDead``, the first two before any delta. Closing the
