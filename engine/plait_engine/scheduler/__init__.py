@@ -1,0 +1,1 @@
+"""Which tokens are computed next. Knows no tensors."""

@@ -1,0 +1,172 @@
+"""Which rows the next step has: decodes first, then prefill chunks, then whoever can be admitted."""
+
+from dataclasses import dataclass
+
+from plait_engine.scheduler.step_plan import Row, StepPlan
+from plait_engine.scheduler.waiting import WaitingQueue
+from plait_engine.sequence import Sequence
+from plait_engine.state.ledger import Ledger
+from plait_engine.state.spec import Position
+
+
+MAX_PREFILLING = 8
+"""Prompts prefilled at a time: enough that a short one gets in beside long ones, few enough to hold little memory."""
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    max_batch_tokens: int
+    max_seqs: int
+    max_model_len: int
+
+
+class Scheduler:
+    """Owns the queue, the running set and the rows. A step's pages are all reserved before the step is planned.
+
+    Fairness, in steps: a running decode is in every step, so a long prompt delays it by one chunk at most. When several
+    prompts are being prefilled, the oldest gets half of what the decodes leave of the budget and the one with the least
+    to do the other half, so neither a stream of short prompts nor a stream of long ones starves anybody.
+    """
+
+    def __init__(self, limits: SchedulerLimits, ledger: Ledger) -> None:
+        self.limits = limits
+        self.ledger = ledger
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []
+        """In order of ``Sequence.order``."""
+        self._free_rows = list(range(limits.max_seqs - 1, -1, -1))
+        self.preempted = 0
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.push(sequence)
+
+    def can_ever_fit(self, sequence: Sequence, length: int) -> bool:
+        """Whether the sequence could grow to ``length`` tokens if it were alone."""
+        demand = sequence.state.admission_demand(length, self.limits.max_batch_tokens)
+        return self.ledger.fits_alone(demand)
+
+    def schedule(self) -> StepPlan:
+        """The next step. Empty only when nothing runs and nothing waits, or all that runs is in flight."""
+        budget = self.limits.max_batch_tokens
+        preempted = self.preempted
+        decodes = self._decode_rows(budget)
+        # Who was just preempted must not come back into the same step and ask for the same pages again.
+        chunks = self._chunk_rows(budget - len(decodes), admit=self.preempted == preempted)
+        for row in (*decodes, *chunks):
+            row.sequence.scheduled = row.end
+            row.sequence.in_flight += 1
+            row.sequence.pending += row.samples
+        singles = [row for row in chunks if row.count == 1]
+        longer = [row for row in chunks if row.count > 1]
+        return StepPlan((*decodes, *singles, *longer))
+
+    def release(self, sequence: Sequence) -> None:
+        """One way out for finish, abort and preemption: the sequence leaves its row and gives back all it owns."""
+        if sequence.row >= 0:
+            self.running.remove(sequence)
+            self._free_rows.append(sequence.row)
+            sequence.row = -1
+        else:
+            self.waiting.remove(sequence)
+        sequence.state.release(self.ledger)
+        sequence.scheduled = Position(0)
+
+    # Decodes ---------------------------------------------------------------------------------------------------------
+
+    def _decode_rows(self, budget: int) -> list[Row]:
+        rows: list[Row] = []
+        for sequence in list(self.running):
+            if len(rows) == budget:
+                break
+            if sequence.row < 0 or not self._decodes(sequence):
+                continue
+            if self._grow(sequence, sequence.scheduled + 1):
+                rows.append(Row(sequence, sequence.scheduled, 1, samples=True))
+        return rows
+
+    def _decodes(self, sequence: Sequence) -> bool:
+        """Whether exactly the last token is left to compute, and another one is wanted behind it."""
+        if sequence.finish is not None or sequence.remaining != 1 or sequence.scheduled < sequence.prompt_length:
+            return False
+        sampling = sequence.request.sampling
+        return sequence.generated < sampling.max_tokens and sequence.length < self.limits.max_model_len
+
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Pages for the first ``tokens`` tokens; preempts younger sequences for it, at last the sequence itself."""
+        sequence.state.pass_windows(sequence.scheduled)
+        demand = sequence.state.growth_demand(tokens)
+        units = self.ledger.take(demand)
+        while units is None:
+            victim = self._victim(sequence)
+            if victim is None:
+                return False
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+            units = self.ledger.take(demand)
+        sequence.state.grow(tokens, units)
+        return True
+
+    def _victim(self, asking: Sequence) -> Sequence | None:
+        """The youngest running sequence that no launched step names, never one older than who asks.
+
+        None means that what could go is in flight: the asking sequence sits out this step and is looked at again.
+        """
+        younger = (s for s in reversed(self.running) if s.order >= asking.order)
+        return next((s for s in younger if not s.in_flight and s.finish is None), None)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.release(sequence)
+        sequence.preemptions += 1
+        self.preempted += 1
+        self.waiting.push(sequence)
+
+    # Prefill ---------------------------------------------------------------------------------------------------------
+
+    def _chunk_rows(self, budget: int, admit: bool) -> list[Row]:
+        prefilling = [s for s in self.running if s.finish is None and self._prefills(s)]
+        while admit and budget > 0 and len(prefilling) < MAX_PREFILLING and (admitted := self._admit()) is not None:
+            prefilling.append(admitted)
+        counts = self._share(sorted(prefilling, key=lambda s: s.order), budget)
+        return [self._chunk(sequence, count) for sequence, count in counts.items()]
+
+    @staticmethod
+    def _prefills(sequence: Sequence) -> bool:
+        return sequence.remaining > 1 or (sequence.remaining == 1 and sequence.scheduled < sequence.prompt_length)
+
+    @staticmethod
+    def _share(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
+        """Spread ``budget`` over the prefilling sequences, given in order."""
+        counts: dict[Sequence, int] = {}
+        if not prefilling:
+            return counts
+        shortest = min(prefilling, key=lambda s: (s.remaining, s.arrival))
+        turns = ((prefilling[0], -(-budget // 2)), (shortest, budget), *((s, budget) for s in prefilling))
+        for sequence, most in turns:
+            count = min(sequence.remaining - counts.get(sequence, 0), most, budget)
+            if count > 0:
+                counts[sequence] = counts.get(sequence, 0) + count
+                budget -= count
+        return counts
+
+    def _chunk(self, sequence: Sequence, count: int) -> Row:
+        end = sequence.scheduled + count
+        sequence.state.pass_windows(sequence.scheduled)
+        sequence.state.grow(end, {})  # Everything was taken on admission.
+        return Row(sequence, sequence.scheduled, count, samples=end == sequence.length)
+
+    def _admit(self) -> Sequence | None:
+        """The first in the queue, with everything its prompt takes, or nobody: the queue is never overtaken."""
+        sequence = self.waiting.peek()
+        if sequence is None or not self._free_rows:
+            return None
+        demand = sequence.state.admission_demand(sequence.length, self.limits.max_batch_tokens)
+        units = self.ledger.take(demand)
+        if units is None:
+            return None
+        self.waiting.pop()
+        sequence.state.admit(units)
+        sequence.row = self._free_rows.pop()
+        self.running.append(sequence)
+        self.running.sort(key=lambda s: s.order)
+        return sequence
