@@ -1,0 +1,98 @@
+"""Step plan to step batch: all index arithmetic of a step, in numpy, before anything touches the device."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plait_engine.runner.batch import SlotTable, StepBatch
+from plait_engine.runner.rows import RowTables
+from plait_engine.scheduler.step_plan import Row, StepPlan
+from plait_engine.state.spec import StateGroup
+from plait_kernels.segments import Chunk, Segments
+from plait_kernels.storage import Pages
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BuiltBatch:
+    """A batch, and which of its rows' tokens the host does not know yet.
+
+    ``pending`` are (place in the flat batch, row of the tables) of tokens that an uncommitted step samples.
+    ``sampled`` are the plan's rows that sample, in the order of ``batch.logit_rows``.
+    """
+
+    batch: StepBatch
+    pending: tuple[tuple[int, int], ...]
+    sampled: tuple[Row, ...]
+
+
+class BatchBuilder:
+    """Turns plans into batches on ``device``; decode rows are padded to a multiple of ``padding``."""
+
+    def __init__(self, tables: RowTables, device: torch.device, padding: int) -> None:
+        self.tables = tables
+        self.device = device
+        self.padding = padding
+
+    def build(self, plan: StepPlan) -> BuiltBatch:
+        decodes = plan.decodes
+        pads = -decodes % self.padding
+        layout: list[Row | None] = [*plan.rows[:decodes], *[None] * pads, *plan.rows[decodes:]]
+        starts = np.array([row.start if row else 0 for row in layout], np.int64)
+        counts = np.array([row.count if row else 1 for row in layout], np.int64)
+        table_rows = np.array([row.sequence.row if row else self.tables.padding_row for row in layout], np.int64)
+        borders = np.zeros(len(layout) + 1, np.int64)
+        np.cumsum(counts, out=borders[1:])
+        ends = starts + counts
+        sequence_of = np.repeat(np.arange(len(layout)), counts)
+        positions = np.arange(borders[-1]) - borders[sequence_of] + starts[sequence_of]
+        chunks = tuple(
+            Chunk(int(borders[i]), int(borders[i + 1]), i) for i in range(decodes + pads, len(layout))
+        )
+        segments = Segments(
+            decodes=decodes + pads,
+            starts=self._put(borders.astype(np.int32)),
+            lengths=self._put(ends.astype(np.int32)),
+            positions=self._put(positions),
+            sequence_of=self._put(sequence_of),
+            starts_host=tuple(borders.tolist()),
+            lengths_host=tuple(ends.tolist()),
+            chunks=chunks,
+        )
+        groups = tuple(
+            self._pages(group, table_rows, sequence_of, positions, int(ends.max()))
+            if group.paged
+            else SlotTable(self._put(self.tables.slots[group.id][:, table_rows]))
+            for group in self.tables.groups
+        )
+        token_ids, pending = self._tokens(layout, borders)
+        sampled = [(int(borders[i + 1]) - 1, row) for i, row in enumerate(layout) if row and row.samples]
+        logit_rows = self._put(np.array([place for place, _ in sampled], np.int64))
+        batch = StepBatch(token_ids, segments, groups, logit_rows)
+        return BuiltBatch(batch, pending, tuple(row for _, row in sampled))
+
+    def _pages(
+        self, group: StateGroup, rows: Int64, sequence_of: Int64, positions: Int64, longest: int
+    ) -> Pages:
+        size = group.page_size
+        table = self.tables.pages[group.id][rows, : -(-longest // size)]
+        writes = table[sequence_of, positions // size].astype(np.int64)
+        return Pages(self._put(table), self._put(writes), self._put(positions % size), size)
+
+    def _tokens(self, layout: list[Row | None], borders: Int64) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
+        ids: list[int] = []
+        pending: list[tuple[int, int]] = []
+        for i, row in enumerate(layout):
+            known = [0] if row is None else row.sequence.tokens[row.start : row.end]
+            if row is not None and len(known) < row.count:
+                pending.append((int(borders[i + 1]) - 1, row.sequence.row))
+                known = [*known, 0]
+            ids.extend(known)
+        return self._put(np.array(ids, np.int64)), tuple(pending)
+
+    def _put(self, array: NDArray[np.int32] | Int64) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
