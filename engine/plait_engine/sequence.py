@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from plait_engine.request import FinishReason, Request
+from plait_engine.request import FinishReason, Request, TokenLogprobs
 from plait_engine.state.sequence_state import SequenceState
 from plait_engine.state.spec import Position
 
@@ -32,6 +32,11 @@ class Sequence:
     """Launched steps that name this sequence and are not committed."""
     finish: FinishReason | None = None
     preemptions: int = 0
+    announced: bool = False
+    """Whether a first delta was sent: what comes once per sequence comes with it."""
+    seed: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    """Of prompt tokens 1, 2, ... as far as they are computed, when the request wants them."""
     first_scheduled_seconds: float | None = None
     arrived_seconds: float = 0.0
 

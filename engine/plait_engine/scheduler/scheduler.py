@@ -153,7 +153,8 @@ class Scheduler:
         end = sequence.scheduled + count
         sequence.state.pass_windows(sequence.scheduled)
         sequence.state.grow(end, {})  # Everything was taken on admission.
-        return Row(sequence, sequence.scheduled, count, samples=end == sequence.length)
+        samples = end == sequence.length and sequence.request.sampling.max_tokens > 0
+        return Row(sequence, sequence.scheduled, count, samples)
 
     def _admit(self) -> Sequence | None:
         """The first in the queue, with everything its prompt takes, or nobody: the queue is never overtaken."""

@@ -1,0 +1,182 @@
+"""The engine: requests in, deltas out, one step at a time."""
+
+import secrets
+import time
+from collections.abc import Iterable
+
+from plait_engine.finish import finish_after
+from plait_engine.request import Delta, FinishReason, Request
+from plait_engine.runner.runner import Launched, ModelRunner, Sampled
+from plait_engine.scheduler.scheduler import Scheduler
+from plait_engine.scheduler.step_plan import Row
+from plait_engine.sequence import Sequence
+from plait_engine.state.ledger import Ledger
+from plait_engine.state.pools import StateBug
+from plait_engine.state.sequence_state import SequenceState
+from plait_engine.stats import Stats
+
+
+class CannotFit(Exception):
+    """The request can never be served with this memory or model; the message says what to change."""
+
+
+class Engine:
+    """Owns the sequences. Single-threaded: whoever calls ``step`` calls everything else too.
+
+    Every sequence that was added ends with exactly one delta that has a finish reason, unless it was aborted.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: ModelRunner, eos_token_ids: Iterable[int], overlap: bool) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.stats = Stats()
+        self._eos = frozenset(eos_token_ids)
+        self._overlap = overlap
+        self._launched: Launched | None = None
+        self._sequences: dict[tuple[str, int], Sequence] = {}
+        self._arrivals = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.scheduler.ledger
+
+    @property
+    def idle(self) -> bool:
+        return not self._sequences and self._launched is None
+
+    def add(self, request: Request) -> None:
+        """Take a request. Raises ``CannotFit`` before anything is changed."""
+        groups = self.ledger.groups
+        sequences = []
+        for index in range(request.n):
+            sequence = Sequence(request, index, self._arrivals + index, SequenceState(groups))
+            sequence.arrived_seconds = time.monotonic()
+            sequence.seed = secrets.randbits(64) if request.sampling.seed is None else request.sampling.seed
+            sequences.append(sequence)
+        self._refuse_impossible(request, sequences[0])
+        self._arrivals += request.n
+        for sequence in sequences:
+            self._sequences[request.id, sequence.index] = sequence
+            self.scheduler.add(sequence)
+        self.stats.count("plait_prefix_lookup_tokens_total", len(request.prompt))
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Forget a sequence, or all of a request. Unknown ones are ignored; no more deltas come."""
+        for key in [k for k in self._sequences if k[0] == request_id and index in (None, k[1])]:
+            sequence = self._sequences[key]
+            sequence.finish = FinishReason.ABORT
+            self._end(sequence)
+
+    def step(self) -> list[Delta]:
+        """One turn of the loop: plan, run, commit. Returns what came out of it, possibly of the step before."""
+        return self._step_overlapped() if self._overlap else self._step_plain()
+
+    def _step_plain(self) -> list[Delta]:
+        """The specification of the loop: nothing is in flight when a step is planned."""
+        plan = self.scheduler.schedule()
+        if not plan:
+            return self._without_progress()
+        return self._commit(self.runner.launch(plan))
+
+    def _step_overlapped(self) -> list[Delta]:
+        """Step N + 1 is planned and launched before step N's tokens are on the host."""
+        before, self._launched = self._launched, None
+        plan = self.scheduler.schedule() if before is None or not before.blocks_planning else None
+        if plan:
+            self._launched = self.runner.launch(plan)
+        elif before is None:
+            return self._without_progress()
+        return self._commit(before) if before else []
+
+    def _commit(self, launched: Launched) -> list[Delta]:
+        """The only place where a step's effects become visible: positions, tokens, ends."""
+        started = time.perf_counter()
+        sampled = launched.wait()
+        self.stats.observe("plait_step_seconds", time.perf_counter() - started, "phase=wait")
+        deltas: list[Delta] = []
+        for row in launched.plan.rows:
+            row.sequence.in_flight -= 1
+            row.sequence.pending -= row.samples
+            if row.sequence.finish is None:
+                row.sequence.state.advance(row.start, row.count)
+                delta = self._extend(row, sampled.get(row.sequence))
+                if delta is not None:
+                    deltas.append(delta)
+            elif not row.sequence.in_flight:
+                self.scheduler.release(row.sequence)
+        self._observe(launched)
+        return deltas
+
+    def _extend(self, row: Row, sampled: Sampled | None) -> Delta | None:
+        """What a committed row means for its sequence; None while it is in the middle of its prompt."""
+        sequence = row.sequence
+        if sequence.first_scheduled_seconds is None:
+            sequence.first_scheduled_seconds = time.monotonic()
+            self.stats.observe("plait_queue_seconds", sequence.first_scheduled_seconds - sequence.arrived_seconds)
+        if sampled is None and (row.end < sequence.length or sequence.request.sampling.max_tokens):
+            return None
+        first = sequence.announced is False
+        sequence.announced = True
+        if sampled is not None:
+            sequence.tokens.append(sampled.token_id)
+        end = finish_after(sequence, self._eos, self.scheduler.limits.max_model_len)
+        if end is not None:
+            sequence.finish = end.reason
+            self._end(sequence)
+        scores = first and sequence.request.sampling.prompt_logprobs is not None
+        return Delta(
+            request_id=sequence.request.id,
+            index=sequence.index,
+            token_ids=() if sampled is None else (sampled.token_id,),
+            logprobs=None if sampled is None or sampled.logprobs is None else (sampled.logprobs,),
+            finish_reason=end.reason if end else None,
+            stop_reason=end.token_id if end else None,
+            prompt_logprobs=(None, *sequence.prompt_logprobs) if scores else None,
+        )
+
+    def _end(self, sequence: Sequence) -> None:
+        """Take a finished sequence off the books; what launched steps still name is released when they commit."""
+        self._sequences.pop((sequence.request.id, sequence.index), None)
+        if not sequence.in_flight:
+            self.scheduler.release(sequence)
+
+    def _without_progress(self) -> list[Delta]:
+        """Nothing could be planned and nothing is in flight: idle, or a bug that must not become a silent loop."""
+        if not self._sequences:
+            return []
+        stuck = min(self._sequences.values(), key=lambda s: s.order)
+        stuck.finish = FinishReason.ERROR
+        self._end(stuck)
+        self.stats.count("plait_no_progress_total")
+        message = "the engine could not make progress with this request; please report it"
+        return [Delta(stuck.request.id, stuck.index, (), finish_reason=FinishReason.ERROR, error=message)]
+
+    def _refuse_impossible(self, request: Request, sequence: Sequence) -> None:
+        limit = self.scheduler.limits.max_model_len
+        prompt = len(request.prompt)
+        if prompt == 0:
+            raise CannotFit("the prompt has no tokens")
+        if prompt > limit:
+            raise CannotFit(f"this model's maximum context length is {limit} tokens, the prompt has {prompt}")
+        length = min(prompt + request.sampling.max_tokens, limit)
+        if not self.scheduler.can_ever_fit(sequence, length):
+            raise CannotFit(
+                f"{length} tokens of prompt and max_tokens do not fit in the server's state memory even alone; "
+                "shorten the prompt or lower max_tokens"
+            )
+
+    def _observe(self, launched: Launched) -> None:
+        self.stats.observe("plait_step_seconds", launched.planned_seconds, "phase=build")
+        self.stats.observe("plait_batch_tokens", launched.plan.tokens)
+        self.stats.gauges["plait_requests"] = {
+            "state=running": len(self.scheduler.running),
+            "state=waiting": len(self.scheduler.waiting),
+        }
+
+    def check(self) -> None:
+        """The books (invariant 13): everything taken is owned by a sequence that is known. Raises ``StateBug``."""
+        holders = [*self.scheduler.running, *self.scheduler.waiting]
+        known = set(map(id, self._sequences.values()))
+        if any(id(s) not in known and not s.in_flight for s in holders):
+            raise StateBug("a sequence that ended still has its place")
+        self.ledger.check(s.state.owned() for s in holders)

@@ -1,0 +1,118 @@
+"""The engine in a process of its own: the loop that reads messages, steps, and sends what came out.
+
+Started as ``python -m plait_engine.process ADDRESS < CONFIG`` by ``plait_engine.remote``, so that a crash, a long step or
+a busy interpreter on one side never stops the other.
+"""
+
+import os
+import signal
+import sys
+import time
+import traceback
+
+import msgspec
+import zmq
+
+from plait_engine.build import build_engine
+from plait_engine.client import EngineStats
+from plait_engine.config import EngineConfig
+from plait_engine.engine import CannotFit, Engine
+from plait_engine.messages import (
+    Abort,
+    Add,
+    AskStats,
+    Deltas,
+    Failed,
+    FromEngine,
+    Progress,
+    Ready,
+    Refused,
+    Shutdown,
+    StatsReply,
+    ToEngine,
+    decode_to_engine,
+    encode,
+)
+
+IDLE_POLL_MILLISECONDS = 200
+STUCK_SECONDS = 30.0
+
+
+class EngineProcess:
+    """Serves one engine over one PAIR socket until told to end, or until the parent is gone."""
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(0)
+        self._socket.connect(address)
+        self._parent = os.getppid()
+        self._last_progress = time.monotonic()
+
+    def run(self, config: EngineConfig) -> None:
+        try:
+            built = build_engine(config, progress=lambda text: self._send(Progress(text)))
+            self._send(Ready(built.info))
+            while self._turn(built.engine):
+                pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, the front end must hear of it
+            traceback.print_exc()
+            self._send(Failed(f"{type(error).__name__}: {error}"))
+        finally:
+            self._socket.close(linger=1000)
+            self._context.term()
+
+    def _turn(self, engine: Engine) -> bool:
+        """Read what has come, then do one step. False: time to end."""
+        if engine.idle:
+            self._last_progress = time.monotonic()
+            engine.upgrade_kernels()
+            if not self._socket.poll(IDLE_POLL_MILLISECONDS):
+                return os.getppid() == self._parent
+        while self._socket.poll(0):
+            if not self._handle(engine, decode_to_engine(self._socket.recv())):
+                return False
+        deltas = engine.step()
+        if deltas:
+            self._last_progress = time.monotonic()
+            self._send(Deltas(deltas))
+        return True
+
+    def _handle(self, engine: Engine, message: ToEngine) -> bool:
+        match message:
+            case Add(request):
+                try:
+                    engine.add(request)
+                except CannotFit as error:
+                    self._send(Refused(request.id, str(error)))
+            case Abort(request_id, index):
+                engine.abort(request_id, index)
+            case AskStats():
+                self._send(StatsReply(self._stats(engine)))
+            case Shutdown():
+                return False
+        return True
+
+    def _stats(self, engine: Engine) -> EngineStats:
+        return EngineStats(
+            running=len(engine.scheduler.running),
+            waiting=len(engine.scheduler.waiting),
+            stuck=time.monotonic() - self._last_progress > STUCK_SECONDS,
+            gauges=engine.gauges(),
+            counters=engine.stats.counters,
+            histograms=engine.stats.histograms(),
+        )
+
+    def _send(self, message: FromEngine) -> None:
+        self._socket.send(encode(message))
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the front end drains, then ends us.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    EngineProcess(sys.argv[1]).run(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""An ``EngineClient`` whose engine lives in another process."""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from plait_engine.client import EngineClient, EngineDead, EngineInfo, EngineStats, QueueFull, RequestRefused
+from plait_engine.config import EngineConfig
+from plait_engine.messages import (
+    Abort,
+    Add,
+    AskStats,
+    Deltas,
+    Failed,
+    Progress,
+    Ready,
+    Refused,
+    Shutdown,
+    StatsReply,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+from plait_engine.request import Delta, Request
+
+STATS_TIMEOUT_SECONDS = 5.0
+END_TIMEOUT_SECONDS = 5.0
+_Inbox = asyncio.Queue[list[Delta] | Exception]
+
+
+class _Waiting:
+    """One request on the front end's side: where its deltas go, and which of its sequences still run."""
+
+    def __init__(self, request: Request) -> None:
+        self.inbox: _Inbox = asyncio.Queue()
+        self.open = set(range(request.n))
+
+
+class RemoteEngine(EngineClient):
+    """Starts the engine process with ``start`` and talks to it over a socket in a private folder."""
+
+    def __init__(self, config: EngineConfig, progress: Callable[[str], None] = lambda text: None) -> None:
+        self._config = config
+        self._progress = progress
+        self._info: EngineInfo | None = None
+        self._requests: dict[str, _Waiting] = {}
+        self._stats: list[asyncio.Future[EngineStats]] = []
+        self._heard = time.monotonic()
+        self._started: asyncio.Future[EngineInfo] | None = None
+        self._death: str | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def start(self) -> None:
+        """Start the process; returns at once. ``wait_ready`` says when it can be used."""
+        self._started = asyncio.get_running_loop().create_future()
+        self._folder = tempfile.TemporaryDirectory(prefix="plait-")
+        address = f"ipc://{Path(self._folder.name) / 'engine.sock'}"
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(0)
+        self._socket.bind(address)
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "plait_engine.process", address, stdin=asyncio.subprocess.PIPE
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(self._config))
+        self._process.stdin.close()
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise EngineDead("the engine is not ready yet")
+        return self._info
+
+    @property
+    def alive(self) -> bool:
+        return self._death is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def wait_ready(self) -> None:
+        if self._started is None:
+            raise EngineDead("the engine was not started")
+        await asyncio.shield(self._started)
+
+    async def submit(self, request: Request) -> AsyncGenerator[list[Delta]]:
+        self._refuse(request)
+        waiting = self._requests[request.id] = _Waiting(request)
+        await self._send(Add(request))
+        try:
+            while waiting.open:
+                item = await waiting.inbox.get()
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            self._requests.pop(request.id, None)
+            if waiting.open and self.alive:
+                self.abort(request.id)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        waiting = self._requests.get(request_id)
+        if waiting is not None:
+            waiting.open -= waiting.open if index is None else {index}
+            waiting.inbox.put_nowait([])  # Wakes the iterator, which may have nothing left to wait for.
+        if self.alive:
+            self._socket.send(encode(Abort(request_id, index)), zmq.NOBLOCK)
+
+    async def stats(self) -> EngineStats:
+        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        self._stats.append(answer)
+        await self._send(AskStats())
+        try:
+            stats = await asyncio.wait_for(answer, STATS_TIMEOUT_SECONDS)
+        except TimeoutError:
+            raise EngineDead("the engine does not answer") from None
+        finally:
+            with contextlib.suppress(ValueError):
+                self._stats.remove(answer)
+        return stats
+
+    async def shutdown(self) -> None:
+        if self._process is None:
+            return
+        if self.alive:
+            with contextlib.suppress(EngineDead):
+                await self._send(Shutdown())
+        try:
+            await asyncio.wait_for(self._process.wait(), END_TIMEOUT_SECONDS)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        self._die("the engine was shut down")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close(linger=0)
+        self._context.term()
+        assert self._folder is not None
+        self._folder.cleanup()
+        self._process = None
+
+    def _refuse(self, request: Request) -> None:
+        """What can be refused without asking the engine, so that a flood costs it nothing."""
+        info = self.info
+        if self._death is not None:
+            raise EngineDead(self._death)
+        if request.id in self._requests:
+            raise RequestRefused(f"request id {request.id!r} is in use")
+        unfinished = sum(len(waiting.open) for waiting in self._requests.values())
+        if unfinished and unfinished + request.n > info.max_seqs + info.max_queue:
+            raise QueueFull(f"{unfinished} sequences run or wait already; try again later")
+
+    async def _send(self, message: ToEngine) -> None:
+        if self._death is not None:
+            raise EngineDead(self._death)
+        await self._socket.send(encode(message))
+
+    async def _listen(self) -> None:
+        while True:
+            message = decode_from_engine(await self._socket.recv())
+            self._heard = time.monotonic()
+            match message:
+                case Deltas(deltas):
+                    self._deliver(deltas)
+                case Refused(request_id, reason):
+                    if (waiting := self._requests.get(request_id)) is not None:
+                        waiting.open.clear()
+                        waiting.inbox.put_nowait(RequestRefused(reason))
+                case StatsReply(stats):
+                    if self._stats and not self._stats[0].done():
+                        self._stats.pop(0).set_result(stats)
+                case Progress(text):
+                    self._progress(text)
+                case Ready(info):
+                    self._info = info
+                    assert self._started is not None
+                    self._started.set_result(info)
+                case Failed(reason):
+                    self._die(reason)
+
+    def _deliver(self, deltas: list[Delta]) -> None:
+        """One list per request and step, so that a reader wakes once."""
+        by_request: dict[str, list[Delta]] = {}
+        for delta in deltas:
+            waiting = self._requests.get(delta.request_id)
+            if waiting is None or delta.index not in waiting.open:
+                continue
+            by_request.setdefault(delta.request_id, []).append(delta)
+            if delta.finish_reason is not None:
+                waiting.open.discard(delta.index)
+        for request_id, own in by_request.items():
+            self._requests[request_id].inbox.put_nowait(own)
+
+    async def _watch(self) -> None:
+        assert self._process is not None
+        code = await self._process.wait()
+        await asyncio.sleep(0.05)  # Let its last message, which says why, be read first.
+        self._die(f"the engine process ended with code {code}")
+
+    def _die(self, reason: str) -> None:
+        if self._death is not None:
+            return
+        self._death = reason
+        error = EngineDead(reason)
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(error)
+        for waiting in self._requests.values():
+            waiting.inbox.put_nowait(error)
+        for answer in self._stats:
+            if not answer.done():
+                answer.set_exception(error)

@@ -1,0 +1,105 @@
+"""Runs step plans: batch, forward, sampling."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from plait_engine.models.base import Model
+from plait_engine.request import TokenLogprobs
+from plait_engine.runner.builder import BatchBuilder, BuiltBatch
+from plait_engine.runner.prompt_scores import score_prompts
+from plait_engine.runner.rows import RowTables
+from plait_engine.runner.sampler import Draw, Sampler, needs_history, to_host
+from plait_engine.scheduler.step_plan import Row, StepPlan
+from plait_engine.sequence import Sequence
+from plait_kernels.select import Kernels
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a step gave one sequence."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A step under way. ``planned_seconds`` is the host time that building and launching it took."""
+
+    plan: StepPlan
+    planned_seconds: float
+    sampled: tuple[Row, ...]
+    draw: Draw | None
+
+    @property
+    def blocks_planning(self) -> bool:
+        """Whether the next step can only be built when this one's tokens are on the host."""
+        return any(needs_history(row.sequence) for row in self.sampled)
+
+    def wait(self) -> dict[Sequence, Sampled]:
+        """Wait for the device; the sampled tokens by sequence."""
+        if self.draw is None:
+            return {}
+        sequences = [row.sequence for row in self.sampled]
+        token_ids: list[int] = self.draw.token_ids.tolist()
+        logprobs: list[TokenLogprobs | None] = [None] * len(sequences)
+        if self.draw.logprobs is not None:
+            wanted = [s.request.sampling.logprobs for s in sequences]
+            logprobs = to_host(self.draw.logprobs, token_ids, wanted)
+        return {s: Sampled(t, l) for s, t, l in zip(sequences, token_ids, logprobs, strict=True)}
+
+
+class ModelRunner:
+    """Owns the model and the row tables. ``launch`` returns without waiting for the device."""
+
+    def __init__(
+        self,
+        model: Model,
+        kernels: Kernels,
+        tables: RowTables,
+        device: torch.device,
+        *,
+        decode_padding: int,
+        eos_token_ids: Iterable[int],
+    ) -> None:
+        self.model = model
+        self.kernels = kernels
+        self.tables = tables
+        self.builder = BatchBuilder(tables, device, decode_padding)
+        self.sampler = Sampler(kernels, device, eos_token_ids)
+        self._last_tokens = torch.zeros(tables.padding_row + 1, dtype=torch.int64, device=device)
+        """The last sampled token of each row, so that the next step need not wait for the host to know it."""
+        self._residents: dict[int, tuple[Sequence, int]] = {}
+
+    def launch(self, plan: StepPlan) -> Launched:
+        started = time.perf_counter()
+        self._refresh(plan)
+        built = self.builder.build(plan)
+        planned = time.perf_counter() - started
+        return Launched(plan, planned, built.sampled, self._forward(plan, built))
+
+    @torch.inference_mode()
+    def _forward(self, plan: StepPlan, built: BuiltBatch) -> Draw | None:
+        batch = built.batch
+        if built.pending:
+            places, rows = (list(column) for column in zip(*built.pending, strict=True))
+            batch.token_ids[places] = self._last_tokens[rows]
+        hidden = self.model(batch)
+        score_prompts(plan, built, hidden, self.model, self.kernels)
+        if not built.sampled:
+            return None
+        draw = self.sampler.draw(self.model.logits(hidden[batch.logit_rows]), built.sampled)
+        self._last_tokens[[row.sequence.row for row in built.sampled]] = draw.token_ids
+        return draw
+
+    def _refresh(self, plan: StepPlan) -> None:
+        for row in plan.rows:
+            sequence = row.sequence
+            resident = (sequence, sequence.preemptions)
+            if self._residents.get(sequence.row) != resident:
+                self.tables.enter(sequence)
+                self._residents[sequence.row] = resident
+            self.tables.refresh(sequence)
