@@ -173,6 +173,30 @@ class Engine:
             "state=waiting": len(self.scheduler.waiting),
         }
 
+    def upgrade_kernels(self) -> None:
+        """Take over faster kernels that became ready. Only between steps with nothing in flight."""
+        if self._launched is None:
+            self.runner.kernels.upgrade()
+
+    def gauges(self) -> dict[str, dict[str, float]]:
+        """The figures of this moment, those of the arena counted now."""
+        pools = self.ledger.pools.values()
+        pages, slots, used = {}, {}, 0
+        for pool in pools:
+            taken, kind = len(pool.taken), pool.group.spec.kind
+            used += taken * pool.group.unit_bytes
+            own = pages if pool.group.paged else slots
+            own[f"group={kind},use=running"] = float(taken)
+            own[f"group={kind},use=free"] = float(pool.available)
+        total = self.ledger.arena.n_bytes
+        return {
+            **self.stats.gauges,
+            "plait_pages": pages,
+            "plait_slots": slots,
+            "plait_arena_bytes": {"use=running": float(used), "use=free": float(total - used)},
+            "plait_cache_utilization_ratio": {"": used / total},
+        }
+
     def check(self) -> None:
         """The books (invariant 13): everything taken is owned by a sequence that is known. Raises ``StateBug``."""
         holders = [*self.scheduler.running, *self.scheduler.waiting]

@@ -104,8 +104,11 @@ class RemoteEngine(EngineClient):
             while waiting.open:
                 item = await waiting.inbox.get()
                 if isinstance(item, Exception):
+                    waiting.open.clear()
                     raise item
-                yield item
+                waiting.open -= {delta.index for delta in item if delta.finish_reason is not None}
+                if item:
+                    yield item
         finally:
             self._requests.pop(request.id, None)
             if waiting.open and self.alive:
@@ -123,6 +126,7 @@ class RemoteEngine(EngineClient):
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._stats.append(answer)
         await self._send(AskStats())
+        asked = self._heard
         try:
             stats = await asyncio.wait_for(answer, STATS_TIMEOUT_SECONDS)
         except TimeoutError:
@@ -130,7 +134,7 @@ class RemoteEngine(EngineClient):
         finally:
             with contextlib.suppress(ValueError):
                 self._stats.remove(answer)
-        return stats
+        return msgspec.structs.replace(stats, heartbeat_seconds=max(0.0, self._heard - asked))
 
     async def shutdown(self) -> None:
         if self._process is None:
@@ -178,7 +182,6 @@ class RemoteEngine(EngineClient):
                     self._deliver(deltas)
                 case Refused(request_id, reason):
                     if (waiting := self._requests.get(request_id)) is not None:
-                        waiting.open.clear()
                         waiting.inbox.put_nowait(RequestRefused(reason))
                 case StatsReply(stats):
                     if self._stats and not self._stats[0].done():
@@ -200,8 +203,6 @@ class RemoteEngine(EngineClient):
             if waiting is None or delta.index not in waiting.open:
                 continue
             by_request.setdefault(delta.request_id, []).append(delta)
-            if delta.finish_reason is not None:
-                waiting.open.discard(delta.index)
         for request_id, own in by_request.items():
             self._requests[request_id].inbox.put_nowait(own)
 

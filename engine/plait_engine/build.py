@@ -1,0 +1,159 @@
+"""From a config to an engine that is ready: plan first, allocate afterwards."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from plait_engine.activations import activation_bytes
+from plait_engine.client import EngineInfo
+from plait_engine.config import ConfigError, EngineConfig, LoadFormat
+from plait_engine.engine import Engine
+from plait_engine.layer_plan import describe
+from plait_engine.loader.find import find_model
+from plait_engine.loader.generation import read_generation
+from plait_engine.loader.load import DTYPES, checkpoint_dtype, fill_model, read_config
+from plait_engine.memory_plan import MemoryPlan, plan_memory
+from plait_engine.models.base import Model, bind_states
+from plait_engine.models.registry import build_model
+from plait_engine.runner.rows import RowTables
+from plait_engine.runner.runner import ModelRunner
+from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from plait_engine.state.arena import Arena
+from plait_engine.state.ledger import Ledger
+from plait_kernels.select import Kernels, select
+
+CPU_BATCH_TOKENS = 256
+"""One step of this many prompt tokens takes some tens of milliseconds on two cores, which a running stream must wait."""
+GPU_BATCH_TOKENS = 8192
+CPU_SEQS, GPU_SEQS = 64, 256
+CPU_MEMORY_SHARE = 0.25
+"""Of the machine's memory: an inference server on a laptop is not alone there. Untouched arena costs nothing."""
+GPU_MEMORY_SHARE = 0.9
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is decided before anything is allocated. ``model`` is on the meta device."""
+
+    folder: Path
+    device: torch.device
+    model: Model
+    kernels: Kernels
+    memory: MemoryPlan
+    eos_token_ids: tuple[int, ...]
+
+    def describe(self) -> str:
+        kernels = "\n".join(f"  {op:18} {c.implementation:10} {c.reason}" for op, c in self.kernels.choices.items())
+        return (
+            f"model {self.folder} on {self.device}\nlayers\n{describe(self.model.plan)}\nkernels\n{kernels}\n"
+            f"memory\n{self.memory.describe()}"
+        )
+
+
+@dataclass(frozen=True)
+class Built:
+    engine: Engine
+    info: EngineInfo
+
+
+def make_plan(config: EngineConfig) -> Plan:
+    """Find the model, read its config, lay out memory. Loads nothing."""
+    folder = find_model(config.model)
+    described = read_config(folder)
+    device = pick_device(config.device)
+    dtype = checkpoint_dtype(described) if config.dtype == "auto" else DTYPES[config.dtype]
+    kernels = select(device, dtype)
+    model = build_model(
+        described,
+        dtype=dtype,
+        state_dtype=DTYPES[config.state_dtype],
+        page_size=config.page_size,
+        kernels=kernels,
+        max_positions=config.max_model_len,
+    )
+    on_cpu = device.type == "cpu"
+    limits = {
+        "max_batch_tokens": config.max_batch_tokens or (CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS),
+        "max_seqs": config.max_seqs or (CPU_SEQS if on_cpu else GPU_SEQS),
+        "max_model_len": model.max_positions,
+    }
+    memory = plan_memory(
+        model.plan.groups,
+        budget_bytes=config.memory_bytes or default_budget(device),
+        weights_bytes=model.weights_bytes,
+        activation_bytes=activation_bytes(model, kernels, **limits),
+        **limits,
+    )
+    return Plan(folder, device, model, kernels, memory, read_generation(folder, described).eos_token_ids)
+
+
+def build_engine(config: EngineConfig, progress: Report = lambda text: None) -> Built:
+    """Plan, load, allocate. ``progress`` is told what goes on, a line at a time."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    plan = make_plan(config)
+    memory = plan.memory
+    progress(plan.describe())
+    folder = None if config.load_format is LoadFormat.RANDOM else plan.folder
+    fill_model(plan.model, folder, plan.device, seed=config.seed, progress=_every_tenth(progress))
+    arena = Arena(memory.arena_bytes, plan.device)
+    ledger = Ledger(arena, memory.groups, config.poison)
+    plan.model.bind(bind_states(plan.model.plan, arena))
+    limits = SchedulerLimits(memory.max_batch_tokens, memory.max_seqs, memory.max_model_len)
+    runner = ModelRunner(
+        plan.model,
+        plan.kernels,
+        RowTables(memory.groups, ledger.reserved, limits.max_seqs, limits.max_model_len),
+        plan.device,
+        decode_padding=config.decode_padding,
+        eos_token_ids=plan.eos_token_ids,
+    )
+    overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
+    engine = Engine(Scheduler(limits, ledger), runner, plan.eos_token_ids, overlap)
+    info = EngineInfo(
+        model=str(plan.folder),
+        max_model_len=limits.max_model_len,
+        vocab_size=plan.model.vocab_size,
+        eos_token_ids=plan.eos_token_ids,
+        max_seqs=limits.max_seqs,
+        max_queue=config.max_queue,
+        report=plan.describe(),
+    )
+    return Built(engine, info)
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device must be auto, cpu or cuda, not {name!r}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device cuda was asked for, but this torch sees no GPU; use --device cpu")
+    return device
+
+
+def default_budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * GPU_MEMORY_SHARE)
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * CPU_MEMORY_SHARE)
+
+
+def _every_tenth(progress: Report) -> Callable[[int, int], None]:
+    """Weights come in many small pieces; tell of every tenth part of them."""
+    told = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal told
+        if (tenth := 10 * done // total) > told:
+            told = tenth
+            progress(f"weights: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+
+    return report

@@ -1,0 +1,133 @@
+"""What goes where in memory, to the byte, before anything is loaded; and how many sequences that lets run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plait_engine.config import ConfigError
+from plait_engine.state.pools import choose_slab_bytes
+from plait_engine.state.sequence_state import SequenceState
+from plait_engine.state.spec import StateGroup
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """``max_seqs`` is what can run at the same time; ``bound`` says what set it."""
+
+    budget_bytes: int
+    weights_bytes: int
+    activation_bytes: int
+    slab_bytes: int
+    slabs: int
+    groups: tuple[StateGroup, ...]
+    max_seqs: int
+    bound: str
+    max_batch_tokens: int
+    max_model_len: int
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.slab_bytes * self.slabs
+
+    def concurrency(self, tokens: int) -> int:
+        """Sequences of ``tokens`` tokens each that fit at the same time, whatever ``max_seqs`` is."""
+        return _largest(
+            lambda n: _slabs_for(self.groups, self.slab_bytes, n, tokens, self.max_batch_tokens) <= self.slabs
+        )
+
+    @property
+    def longest(self) -> int:
+        """The longest single sequence that fits."""
+        return _largest(
+            lambda n: _slabs_for(self.groups, self.slab_bytes, 1, n, self.max_batch_tokens) <= self.slabs,
+            self.max_model_len,
+        )
+
+    def describe(self) -> str:
+        lengths = [n for n in (128, 1024, 8192, 32768, 131072) if n < self.max_model_len] + [self.max_model_len]
+        lines = [
+            f"  weights      {_human(self.weights_bytes)}",
+            f"  activations  {_human(self.activation_bytes)} for steps of {self.max_batch_tokens} tokens",
+            f"  arena        {_human(self.arena_bytes)} in {self.slabs} slabs of {_human(self.slab_bytes)}",
+            f"  budget       {_human(self.budget_bytes)}",
+        ]
+        for group in self.groups:
+            unit = "page" if group.paged else "layer's slot row"
+            size = f"{group.layer_bytes * len(group.layers) / group.page_size:,.0f} bytes a token" if group.paged else (
+                f"{_human(group.unit_bytes * len(group.layers))} a sequence"
+            )
+            lines.append(f"  {group.spec.kind}: {len(group.layers)} layers, {size}, {_human(group.unit_bytes)} a {unit}")
+        lines.append(f"  concurrency  {self.max_seqs} sequences ({self.bound})")
+        for n in lengths:
+            lines.append(f"               {self.concurrency(n):,} of {n:,} tokens fit in the arena")
+        return "\n".join(lines)
+
+
+def plan_memory(
+    groups: tuple[StateGroup, ...],
+    *,
+    budget_bytes: int,
+    weights_bytes: int,
+    activation_bytes: int,
+    max_seqs: int,
+    max_batch_tokens: int,
+    max_model_len: int,
+) -> MemoryPlan:
+    """Divide the budget. Raises ``ConfigError`` when not even one sequence of one page fits."""
+    slab_bytes = choose_slab_bytes(groups)
+    slabs = max(0, budget_bytes - weights_bytes - activation_bytes) // slab_bytes
+    fits = _largest(lambda n: _slabs_for(groups, slab_bytes, n, 1, max_batch_tokens) <= slabs, max_seqs)
+    if fits < 1:
+        need = weights_bytes + activation_bytes + slab_bytes * _slabs_for(groups, slab_bytes, 1, 1, max_batch_tokens)
+        raise ConfigError(
+            f"a memory budget of {_human(budget_bytes)} holds no running sequence: weights take "
+            f"{_human(weights_bytes)}, a step's activations {_human(activation_bytes)}, and with the smallest state "
+            f"{_human(need)} are needed; raise --memory, or lower --max-batch-tokens"
+        )
+    clamped, bound = min(max_seqs, fits, max_batch_tokens), "as asked for"
+    if clamped < max_seqs:
+        bound = (
+            f"{max_seqs} asked for; state memory holds {fits}"
+            if fits <= max_batch_tokens
+            else f"{max_seqs} asked for; a step of {max_batch_tokens} tokens has room for no more"
+        )
+    return MemoryPlan(
+        budget_bytes,
+        weights_bytes,
+        activation_bytes,
+        slab_bytes,
+        slabs,
+        groups,
+        clamped,
+        bound,
+        max_batch_tokens,
+        max_model_len,
+    )
+
+
+def _slabs_for(groups: tuple[StateGroup, ...], slab_bytes: int, sequences: int, tokens: int, max_chunk: int) -> int:
+    """Slabs for that many sequences of that length, with the reserved page and slot."""
+    demand = SequenceState(groups).admission_demand(tokens, max_chunk)
+    total = 0
+    for group in groups:
+        reserved = 1 if group.paged else group.units_per_slot
+        total += -(-(reserved + demand[group.id] * sequences) // (slab_bytes // group.unit_bytes))
+    return total
+
+
+def _largest(fits: Callable[[int], bool], most: int = 1 << 24) -> int:
+    """The largest n <= most that fits, by bisection; 0 when none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _human(n_bytes: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:,.2f} {unit}"
+    return f"{n_bytes} bytes"
