@@ -1,15 +1,31 @@
 """What every architecture offers to the engine."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from plait_engine.layer_plan import ModelPlan
+from plait_engine.models.targets import Target
 from plait_engine.runner.batch import SlotTable, StepBatch
 from plait_engine.state.arena import Arena
 from plait_engine.state.spec import GroupId, StateGroup
+from plait_kernels.select import Kernels
 from plait_kernels.storage import Pages, Slots
+
+
+@dataclass(frozen=True)
+class Build:
+    """What every module of a model is built with."""
+
+    dtype: torch.dtype
+    """Of weights, activations, pages and convolution windows."""
+    state_dtype: torch.dtype
+    """Of recurrent matrices."""
+    kernels: Kernels
 
 
 @dataclass(frozen=True)
@@ -45,9 +61,33 @@ def bind_states(plan: ModelPlan, arena: Arena) -> tuple[tuple[LayerState, ...], 
 
 
 class Model(nn.Module, ABC):
-    """Parameters are named as in the checkpoint. Built on the meta device, filled by the loader, then bound to an arena."""
+    """The path of a module is its path in the checkpoint; matrices that read the same input are stored as one.
+
+    Life: built on the meta device, ``to_empty(device=...)``, filled through ``targets``, ``finish_loading``, and bound
+    to an arena. What ``weights_bytes`` says on the meta device is what is allocated.
+    """
+
+    ignored: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of the names of checkpoint tensors that are no part of the language model."""
 
     plan: ModelPlan
+    vocab_size: int
+    max_positions: int
+    """Tokens that a sequence can have at most."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(
+        cls,
+        config: dict[str, Any],
+        *,
+        dtype: torch.dtype,
+        state_dtype: torch.dtype,
+        page_size: int,
+        kernels: Kernels,
+        max_positions: int | None = None,
+    ) -> Self:
+        """The model that config.json describes; ``max_positions`` shortens what the model allows, to save memory."""
 
     @abstractmethod
     def bind(self, states: tuple[tuple[LayerState, ...], ...]) -> None:
@@ -60,3 +100,20 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """``[rows, hidden]`` to fp32 logits ``[rows, vocab]``."""
+
+    @abstractmethod
+    def targets(self, present: Container[str]) -> Iterator[Target]:
+        """What each tensor of a checkpoint that holds the names ``present`` fills."""
+
+    @abstractmethod
+    def mirrors(self, present: Container[str]) -> dict[str, Tensor]:
+        """Tensors that a checkpoint may repeat: their names, and the parameter that each must equal."""
+
+    @abstractmethod
+    def finish_loading(self) -> None:
+        """Compute what follows from the configuration and not from the checkpoint. Call once the device is set."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all parameters and tables; the same on the meta device as where they are allocated."""
+        return sum(t.nbytes for t in self.parameters()) + sum(t.nbytes for t in self.buffers())

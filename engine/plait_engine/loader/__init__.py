@@ -1,0 +1,1 @@
+"""From a name to a model in memory: finding the folder, reading config.json, filling the parameters."""

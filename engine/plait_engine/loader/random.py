@@ -1,0 +1,34 @@
+"""Random weights for ``--load-format random``: of a scale that keeps signals finite and lets logits vary."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from plait_engine.models.base import Model
+from plait_engine.models.layers.norm import RMSNorm
+
+
+def randomise(model: Model, seed: int = 0) -> None:
+    """Fill every parameter, the same on every run and device for one ``seed``."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                parameter.copy_(_values(module, name, parameter.shape, generator))
+
+
+def _values(module: nn.Module, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(shape, generator=generator)
+    if isinstance(module, RMSNorm):
+        return 1.0 - module.offset + 0.1 * noise
+    if name == "A_log":  # decay rates between 1 and 16, as Mamba-2 draws them
+        return torch.log(1 + 15 * torch.rand(shape, generator=generator))
+    if name == "dt_bias":  # inverse softplus of time steps between 0.001 and 0.1
+        steps = torch.exp(torch.rand(shape, generator=generator) * math.log(100) + math.log(0.001))
+        return steps + torch.log(-torch.expm1(-steps))
+    if name == "D":
+        return 1.0 + 0.1 * noise
+    if noise.dim() == 1:
+        return 0.02 * noise
+    return noise / math.sqrt(shape[-1])

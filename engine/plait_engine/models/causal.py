@@ -1,0 +1,102 @@
+"""What all causal language models share: embedding, head, the checkpoint's names, binding to an arena."""
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from plait_engine.layer_plan import LayerPlan, ModelPlan
+from plait_engine.models.base import Build, LayerState, Model
+from plait_engine.models.layers.linear import Linear, stacked
+from plait_engine.models.layers.rotary import RotaryTable
+from plait_engine.models.targets import Target, targets_of
+from plait_engine.runner.batch import StepBatch
+from plait_engine.state.spec import StateSpec
+
+
+class Layer(nn.Module):
+    """One decoder layer. ``mixer`` keeps the state; an architecture's own class names its modules as the checkpoint."""
+
+    specs: tuple[StateSpec, ...]
+    kind: str
+    mlp_kind: str
+
+    def bind(self, states: tuple[LayerState, ...]) -> None:
+        """Hand each state to the module that declared its spec."""
+        raise NotImplementedError
+
+    def forward(
+        self, delta: Tensor | None, residual: Tensor, batch: StepBatch, rotary: RotaryTable | None
+    ) -> tuple[Tensor, Tensor]:
+        """``(delta, residual)``, both ``[tokens, hidden]``; the next norm sees their sum, the residual stream."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Names:
+    """How a checkpoint names the two halves of a model."""
+
+    body: str
+    head: str
+
+
+LAYOUTS = (
+    Names("model.", "lm_head."),
+    Names("model.language_model.", "lm_head."),
+    Names("language_model.model.", "language_model.lm_head."),
+)
+"""Alone, and inside multimodal models as transformers stores them now and as it did before."""
+
+
+class Embedding(nn.Module):
+    def __init__(self, vocab_size: int, hidden: int, build: Build) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden, dtype=build.dtype), requires_grad=False)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """``[tokens]`` to ``[tokens, hidden]``."""
+        return nn.functional.embedding(token_ids, self.weight)
+
+
+class CausalModel(Model):
+    """Subclasses build ``layers`` and the last norm, and write ``forward``."""
+
+    layers: nn.ModuleList
+
+    def __init__(self, vocab_size: int, hidden: int, max_positions: int, build: Build, *, tied: bool) -> None:
+        super().__init__()
+        self.vocab_size, self.max_positions, self.build = vocab_size, max_positions, build
+        self.embed_tokens = Embedding(vocab_size, hidden, build)
+        self.lm_head = None if tied else Linear(hidden, stacked({"lm_head": vocab_size}), build)
+
+    def planned(self, layers: list[Layer], page_size: int) -> ModelPlan:
+        self.layers = nn.ModuleList(layers)
+        plans = (LayerPlan(i, layer.kind, layer.mlp_kind, layer.specs) for i, layer in enumerate(layers))
+        return ModelPlan.of(tuple(plans), page_size)
+
+    def bind(self, states: tuple[tuple[LayerState, ...], ...]) -> None:
+        for layer, of_layer in zip(self.layers, states, strict=True):
+            assert isinstance(layer, Layer)
+            layer.bind(of_layer)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return self.build.kernels.linear(hidden, head).float()
+
+    def finish_loading(self) -> None:
+        for module in self.modules():
+            if isinstance(module, RotaryTable):
+                module.fill()
+
+    def targets(self, present: Container[str]) -> Iterator[Target]:
+        names = _layout(present)
+        return targets_of(self, lambda path: path if path.startswith("lm_head") else names.body + path, present)
+
+    def mirrors(self, present: Container[str]) -> dict[str, Tensor]:
+        name = _layout(present).head + "weight"
+        return {name: self.embed_tokens.weight.data} if self.lm_head is None and name in present else {}
+
+
+def _layout(present: Container[str]) -> Names:
+    return next((names for names in LAYOUTS if names.body + "embed_tokens.weight" in present), LAYOUTS[0])

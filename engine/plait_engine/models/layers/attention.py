@@ -1,0 +1,85 @@
+"""Grouped-query attention over pages (Ainslie et al. 2023), with the variations that configurations ask for."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from plait_engine.models.base import Build, LayerState
+from plait_engine.models.layers.linear import Linear, stacked
+from plait_engine.models.layers.norm import RMSNorm
+from plait_engine.models.layers.rotary import RotaryTable
+from plait_engine.runner.batch import StepBatch
+from plait_engine.state.spec import PagedSpec, TensorSpec
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """``window``: a token attends to itself and the ``window - 1`` tokens before it."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+    def spec(self, build: Build) -> PagedSpec:
+        kind = "full_attention" if self.window is None else "sliding_attention"
+        entry = (self.kv_heads, self.head_dim)
+        return PagedSpec(kind, (TensorSpec("k", entry, build.dtype), TensorSpec("v", entry, build.dtype)), self.window)
+
+
+def attend(
+    shape: AttentionShape, build: Build, state: LayerState, batch: StepBatch, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """``q [tokens, heads, head_dim]``, k and v with ``kv_heads``, to ``[tokens, heads * head_dim]``."""
+    out = build.kernels.paged_attention(
+        q,
+        k,
+        v,
+        state.views["k"],
+        state.views["v"],
+        state.pages(batch),
+        batch.segments,
+        scale=shape.scale,
+        window=shape.window,
+        softcap=shape.softcap,
+    )
+    return out.flatten(1)
+
+
+class Attention(nn.Module):
+    """q, k and v are one matrix. Subclasses that norm queries and keys set ``q_norm`` and ``k_norm``."""
+
+    state: LayerState
+
+    def __init__(
+        self, hidden: int, shape: AttentionShape, build: Build, *, bias: bool = False, output: str = "o_proj"
+    ) -> None:
+        super().__init__()
+        self.shape, self.build = shape, build
+        self.specs = (shape.spec(build),)
+        q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.qkv = Linear(hidden, stacked({"q_proj": q, "k_proj": kv, "v_proj": kv}), build, bias=bias)
+        self.out = Linear(q, stacked({output: hidden}), build, bias=bias)
+
+    def norms(self) -> tuple[RMSNorm, RMSNorm] | None:
+        """Norms over each head of queries and of keys, where the architecture has them."""
+        return None
+
+    def forward(self, x: Tensor, batch: StepBatch, rotary: RotaryTable | None) -> Tensor:
+        shape, positions = self.shape, batch.segments.positions
+        heads = self.qkv(x).view(len(x), -1, shape.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
+        qk, v = torch.split(heads, [shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
+        norms = self.norms()
+        if norms is None and rotary is not None:
+            qk = self.build.kernels.rotary(qk, positions, rotary.cos_sin)
+        q, k = torch.split(qk, [shape.heads, shape.kv_heads], dim=1)
+        if norms is not None:
+            q, k = norms[0](q), norms[1](k)
+            if rotary is not None:
+                q = self.build.kernels.rotary(q, positions, rotary.cos_sin)
+                k = self.build.kernels.rotary(k, positions, rotary.cos_sin)
+        out: Tensor = self.out(attend(shape, self.build, self.state, batch, q, k, v))
+        return out  # [tokens, hidden]

@@ -1,0 +1,40 @@
+"""Which parameter, or which slice of one, each tensor of a checkpoint fills."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Target:
+    """One tensor of a checkpoint: its name, the shape it must have, and what puts it in its place.
+
+    ``store`` copies straight into the parameter, converting its dtype, so that no second copy of the weights exists.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    store: Callable[[Tensor], object]
+
+
+class Packed(nn.Module, ABC):
+    """A module whose parameters are not simply named and shaped as in the checkpoint."""
+
+    @abstractmethod
+    def targets(self, parent: str, present: Container[str]) -> Iterator[Target]:
+        """``parent`` is the checkpoint's name for the module that this one is part of, with its dot; ``present`` are
+        the checkpoint's tensors, for those that have more than one spelling."""
+
+
+def targets_of(model: nn.Module, rename: Callable[[str], str], present: Container[str]) -> Iterator[Target]:
+    """All tensors that fill ``model``. ``rename`` turns a path in the model into a path in the checkpoint."""
+    for path, module in model.named_modules():
+        if isinstance(module, Packed):
+            head, dot, _ = path.rpartition(".")
+            yield from module.targets(rename(head + dot), present)
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            full = rename(f"{path}.{name}" if path else name)
+            yield Target(full, tuple(parameter.shape), parameter.data.copy_)
