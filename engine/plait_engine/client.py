@@ -35,6 +35,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, dict[str, float]] = {}
     histograms: dict[str, dict[str, list[float]]] = {}
     """Like gauges, with the bucket counts (cumulative, last is +Inf), then the sum, in one list."""
+    bounds: dict[str, list[float]] = {}
+    """Per histogram, the upper bounds of its buckets, without the last (+Inf)."""
 
 
 class EngineError(Exception):
