@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from plait_engine.layer_plan import LayerPlan, ModelPlan
 from plait_engine.models.base import Build, LayerState, Model
+from plait_engine.models.config import ConfigError
 from plait_engine.models.layers.linear import Linear, stacked
 from plait_engine.models.layers.rotary import RotaryTable
 from plait_engine.models.targets import Target, targets_of
@@ -96,6 +97,13 @@ class CausalModel(Model):
     def mirrors(self, present: Container[str]) -> dict[str, Tensor]:
         name = _layout(present).head + "weight"
         return {name: self.embed_tokens.weight.data} if self.lm_head is None and name in present else {}
+
+
+def positions(asked: int | None, allowed: int) -> int:
+    """How many positions the model gets: what was asked for, if config.json allows it."""
+    if asked is not None and asked > allowed:
+        raise ConfigError(f"a length of {asked} is beyond max_position_embeddings in config.json, {allowed}")
+    return asked or allowed
 
 
 def _layout(present: Container[str]) -> Names:

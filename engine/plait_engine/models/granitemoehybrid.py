@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from plait_engine.layer_plan import layer_kinds
 from plait_engine.models.base import Build, LayerState
-from plait_engine.models.causal import CausalModel, Layer
+from plait_engine.models.causal import CausalModel, Layer, positions
 from plait_engine.models.config import Keys, language_keys
 from plait_engine.models.layers.attention import Attention, AttentionShape
 from plait_engine.models.layers.experts import Experts, Router
@@ -190,7 +190,9 @@ class GraniteMoeHybrid(CausalModel):
         max_positions: int | None = None,
     ) -> Self:
         parsed = Config.parse(config)
-        return cls(parsed, Build(dtype, state_dtype, kernels), page_size, max_positions or parsed.max_positions)
+        return cls(
+            parsed, Build(dtype, state_dtype, kernels), page_size, positions(max_positions, parsed.max_positions)
+        )
 
     def forward(self, batch: StepBatch) -> Tensor:
         residual = self.embed_tokens(batch.token_ids) * self.embedding_multiplier  # [tokens, hidden]
