@@ -18,7 +18,7 @@ def from_blocks(x: Tensor, tokens: int) -> Tensor:
 
 
 def block_decay(log_decay: Tensor) -> Tensor:
-    """``[..., block]`` log decays, at most 0, to ``[..., block, block]`` factors: exp of the sum over (j, i], 0 for j > i.
+    """``[..., block]`` log decays, at most 0, to ``[..., block, block]`` factors: exp of the sum over (j, i], else 0.
 
     Each sum is built on its own (Dao and Gu 2024, listing 1, "segsum"): a difference of running sums would lose the
     small decays behind a large one.

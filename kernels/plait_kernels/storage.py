@@ -1,7 +1,8 @@
 """How kernels address state: granule-indexed strided views of one arena, a page table per step, a row per sequence.
 
 A *view* of a named tensor is ``[granules, *inner]`` with ``stride(0)`` equal to one granule (256 bytes), so
-neighbouring entries overlap: it may only be gathered from and put to by index, never iterated, copied or reduced as a whole.
+neighbouring entries overlap: it may only be gathered from and put to by index, never iterated, copied or reduced as a
+whole.
 """
 
 from dataclasses import dataclass

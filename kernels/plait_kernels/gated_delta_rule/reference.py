@@ -56,7 +56,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state
 
 
 def chunked(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One row. ``q``, ``k`` ``[t, h, dk]``, ``v`` ``[t, h, dv]``, ``log_decay``, ``beta`` ``[t, h]``, state ``[h, dk, dv]``.
+    """One row. ``q``, ``k`` ``[t, h, dk]``, ``v`` ``[t, h, dv]``, ``log_decay``, ``beta`` ``[t, h]``, a state.
 
     Inside a block every correction depends on those before it: a unit lower triangular system, solved at once (the WY
     form). The tail block is filled with zeros: no key, no decay, so the state behind it is that of the last real token.

@@ -30,9 +30,10 @@ class AddRmsNorm(Protocol):
 class GatedRmsNorm(Protocol):
     """RMS norm with a SiLU gate, in groups.
 
-    ``x``, ``gate`` ``[T, n]``, ``weight`` ``[w]`` with n a multiple of w, repeated over the n channels. Mean squares are
-    taken over groups of ``w / groups`` channels: a weight of one head's width normalises each head by itself (Gated
-    DeltaNet), a full-width weight the whole row, or ``groups`` parts of it (Mamba-2). ``norm_first``: ``norm(x) * silu(gate)`` (Gated DeltaNet), else ``norm(x * silu(gate))`` (Mamba-2).
+    ``x``, ``gate`` ``[T, n]``, ``weight`` ``[w]`` with n a multiple of w, repeated over the n channels. Mean squares
+    are taken over groups of ``w / groups`` channels: a weight of one head's width normalises each head by itself (Gated
+    DeltaNet), a full-width weight the whole row, or ``groups`` parts of it (Mamba-2). ``norm_first``:
+    ``norm(x) * silu(gate)`` (Gated DeltaNet), else ``norm(x * silu(gate))`` (Mamba-2).
     """
 
     def __call__(

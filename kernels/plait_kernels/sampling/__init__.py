@@ -19,8 +19,8 @@ class SamplingTensors:
 
     ``temperature`` fp32 ``[R]`` (below ``GREEDY_BELOW``: the best token), ``top_k`` int64 ``[R]`` (0: no limit),
     ``top_p`` fp32 ``[R]`` in (0, 1], ``min_p`` fp32 ``[R]`` in [0, 1], ``uniform`` fp64 ``[R]`` in [0, 1): the row's
-    random number. The two flags say without a look at the device what all rows have in common: nothing but argmax is wanted; no row
-    has a limit by top_k, top_p or min_p.
+    random number. The two flags say without a look at the device what all rows have in common: nothing but argmax is
+    wanted; no row has a limit by top_k, top_p or min_p.
     """
 
     temperature: Tensor

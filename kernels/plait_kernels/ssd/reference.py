@@ -46,7 +46,7 @@ def ssd(
 
 
 def step(x: Tensor, log_decay: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One token a row. ``x`` (times dt) ``[rows, h, p]``, ``b``, ``c`` ``[rows, h, n]``, ``state`` ``[rows, h, p, n]``."""
+    """One token a row. ``x`` (times dt) ``[rows, h, p]``, ``b``, ``c`` ``[rows, h, n]``, state ``[rows, h, p, n]``."""
     state = state * log_decay.exp()[..., None, None] + x.unsqueeze(-1) * b.unsqueeze(-2)
     return (state * c.unsqueeze(-2)).sum(-1), state
 
