@@ -1,4 +1,4 @@
-"""How much memory a step needs at most beside weights and state: found by running the largest steps on the meta device."""
+"""What a step needs at most beside weights and state: found by running the largest steps on the meta device."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,23 +24,24 @@ MARGIN = 1.05
 """On top of what the largest steps need: small index tensors, and kernels' own scratch."""
 
 
-class PeakBytes(TorchDispatchMode):
+class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, follows the bytes of all tensors that operations create, on any device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
         out = func(*args, **(kwargs or {}))
-        self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
+        self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
         for tensor in tree_iter(out):
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._live and storage._cdata not in inputs:
-                    self._live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+                    weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                    self._live[storage._cdata] = (weak, storage.nbytes())
         self.peak = max(self.peak, sum(n_bytes for _, n_bytes in self._live.values()))
         return out
 

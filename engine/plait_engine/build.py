@@ -26,7 +26,7 @@ from plait_engine.state.ledger import Ledger
 from plait_kernels.select import Kernels, select
 
 CPU_BATCH_TOKENS = 256
-"""One step of this many prompt tokens takes some tens of milliseconds on two cores, which a running stream must wait."""
+"""One step of this many prompt tokens takes tens of milliseconds on two cores; a running stream must wait for it."""
 GPU_BATCH_TOKENS = 8192
 CPU_SEQS, GPU_SEQS = 64, 256
 CPU_MEMORY_SHARE = 0.25
@@ -92,7 +92,7 @@ def make_plan(config: EngineConfig) -> Plan:
     return Plan(folder, device, model, kernels, memory, read_generation(folder, described).eos_token_ids)
 
 
-def build_engine(config: EngineConfig, progress: Report = lambda text: None) -> Built:
+def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Built:
     """Plan, load, allocate. ``progress`` is told what goes on, a line at a time."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)

@@ -181,7 +181,9 @@ class Engine:
     def gauges(self) -> dict[str, dict[str, float]]:
         """The figures of this moment, those of the arena counted now."""
         pools = self.ledger.pools.values()
-        pages, slots, used = {}, {}, 0
+        pages: dict[str, float] = {}
+        slots: dict[str, float] = {}
+        used = 0
         for pool in pools:
             taken, kind = len(pool.taken), pool.group.spec.kind
             used += taken * pool.group.unit_bytes

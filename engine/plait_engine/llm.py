@@ -34,13 +34,13 @@ class LLM:
         self, prompts: Iterable[Sequence[int]], sampling: SamplingParams | Iterable[SamplingParams] | None = None
     ) -> list[Completion]:
         """One completion a prompt, in order. Raises ``CannotFit`` before anything runs if one can never be served."""
-        prompts = [tuple(prompt) for prompt in prompts]
+        as_tuples = [tuple(prompt) for prompt in prompts]
         if sampling is None or isinstance(sampling, SamplingParams):
-            each = [sampling or SamplingParams()] * len(prompts)
+            each = [sampling or SamplingParams()] * len(as_tuples)
         else:
             each = list(sampling)
         results: dict[str, Completion] = {}
-        for prompt, params in zip(prompts, each, strict=True):
+        for prompt, params in zip(as_tuples, each, strict=True):
             self._requests += 1
             request = Request(id=f"offline-{self._requests}", prompt=prompt, sampling=params)
             self.engine.add(request)

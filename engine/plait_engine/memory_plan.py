@@ -51,14 +51,14 @@ class MemoryPlan:
             f"  budget       {_human(self.budget_bytes)}",
         ]
         for group in self.groups:
-            unit = "page" if group.paged else "layer's slot row"
-            size = f"{group.layer_bytes * len(group.layers) / group.page_size:,.0f} bytes a token" if group.paged else (
-                f"{_human(group.unit_bytes * len(group.layers))} a sequence"
+            total = group.layer_bytes * len(group.layers)
+            size = f"{total / group.page_size:,.0f} bytes a token" if group.paged else f"{_human(total)} a sequence"
+            unit = "page" if group.paged else "layer's row"
+            lines.append(
+                f"  {group.spec.kind}: {len(group.layers)} layers, {size}, {_human(group.unit_bytes)} a {unit}"
             )
-            lines.append(f"  {group.spec.kind}: {len(group.layers)} layers, {size}, {_human(group.unit_bytes)} a {unit}")
         lines.append(f"  concurrency  {self.max_seqs} sequences ({self.bound})")
-        for n in lengths:
-            lines.append(f"               {self.concurrency(n):,} of {n:,} tokens fit in the arena")
+        lines.extend(f"               {self.concurrency(n):,} of {n:,} tokens fit in the arena" for n in lengths)
         return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """The engine in a process of its own: the loop that reads messages, steps, and sends what came out.
 
-Started as ``python -m plait_engine.process ADDRESS < CONFIG`` by ``plait_engine.remote``, so that a crash, a long step or
-a busy interpreter on one side never stops the other.
+Started as ``python -m plait_engine.process ADDRESS < CONFIG`` by ``plait_engine.remote``, so that a crash, a long step
+or a busy interpreter on one side never stops the other.
 """
 
 import os
@@ -55,7 +55,7 @@ class EngineProcess:
             self._send(Ready(built.info))
             while self._turn(built.engine):
                 pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, the front end must hear of it
+        except Exception as error:  # Whatever it is, the front end must hear of it.
             traceback.print_exc()
             self._send(Failed(f"{type(error).__name__}: {error}"))
         finally:
@@ -101,6 +101,7 @@ class EngineProcess:
             gauges=engine.gauges(),
             counters=engine.stats.counters,
             histograms=engine.stats.histograms(),
+            bounds=engine.stats.all_bounds(),
         )
 
     def _send(self, message: FromEngine) -> None:

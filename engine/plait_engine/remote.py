@@ -47,7 +47,7 @@ class _Waiting:
 class RemoteEngine(EngineClient):
     """Starts the engine process with ``start`` and talks to it over a socket in a private folder."""
 
-    def __init__(self, config: EngineConfig, progress: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, config: EngineConfig, progress: Callable[[str], None] = lambda _: None) -> None:
         self._config = config
         self._progress = progress
         self._info: EngineInfo | None = None

@@ -6,6 +6,8 @@ from plait_engine.request import FinishReason, Request, TokenLogprobs
 from plait_engine.state.sequence_state import SequenceState
 from plait_engine.state.spec import Position
 
+START = Position(0)
+
 
 @dataclass(eq=False)
 class Sequence:
@@ -24,7 +26,7 @@ class Sequence:
     """Order of arrival, kept through preemption; unique."""
     state: SequenceState
     tokens: list[int] = field(default_factory=list)
-    scheduled: Position = Position(0)
+    scheduled: Position = START
     pending: int = 0
     row: int = -1
     """Row in the runner's tables while running, -1 otherwise."""

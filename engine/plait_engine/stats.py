@@ -23,7 +23,7 @@ def _harmless(method: Callable[..., None]) -> Callable[..., None]:
     def safe(*args: Any, **kwargs: Any) -> None:
         try:
             method(*args, **kwargs)
-        except Exception:  # noqa: BLE001, S110
+        except Exception:
             return
 
     return safe
@@ -64,7 +64,6 @@ class Stats:
                 result.setdefault(name, {})[labels] = [*cumulative, row[-1]]
         return result
 
-    @staticmethod
-    def bounds(name: str) -> tuple[float, ...]:
-        """Upper bounds of a histogram's buckets, without +Inf."""
-        return _BUCKETS[name]
+    def all_bounds(self) -> dict[str, list[float]]:
+        """Upper bounds of every histogram's buckets, without +Inf."""
+        return {name: list(_BUCKETS[name]) for name in self._histograms}

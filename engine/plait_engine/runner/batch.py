@@ -10,7 +10,7 @@ from plait_kernels.storage import Pages, Slots
 
 @dataclass(frozen=True)
 class SlotTable:
-    """Slot rows of one slot group: ``rows`` int32 ``[layers, sequences]``, ``emits`` int32 ``[layers, chunks]`` or None."""
+    """Rows of one slot group: ``rows`` int32 ``[layers, sequences]``, ``emits`` int32 ``[layers, chunks]`` or None."""
 
     rows: Tensor
     emits: Tensor | None = None

@@ -50,9 +50,7 @@ class BatchBuilder:
         ends = starts + counts
         sequence_of = np.repeat(np.arange(len(layout)), counts)
         positions = np.arange(borders[-1]) - borders[sequence_of] + starts[sequence_of]
-        chunks = tuple(
-            Chunk(int(borders[i]), int(borders[i + 1]), i) for i in range(decodes + pads, len(layout))
-        )
+        chunks = tuple(Chunk(int(borders[i]), int(borders[i + 1]), i) for i in range(decodes + pads, len(layout)))
         segments = Segments(
             decodes=decodes + pads,
             starts=self._put(borders.astype(np.int32)),
@@ -75,9 +73,7 @@ class BatchBuilder:
         batch = StepBatch(token_ids, segments, groups, logit_rows)
         return BuiltBatch(batch, pending, tuple(row for _, row in sampled))
 
-    def _pages(
-        self, group: StateGroup, rows: Int64, sequence_of: Int64, positions: Int64, longest: int
-    ) -> Pages:
+    def _pages(self, group: StateGroup, rows: Int64, sequence_of: Int64, positions: Int64, longest: int) -> Pages:
         size = group.page_size
         table = self.tables.pages[group.id][rows, : -(-longest // size)]
         writes = table[sequence_of, positions // size].astype(np.int64)

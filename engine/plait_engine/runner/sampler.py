@@ -47,9 +47,7 @@ class Sampler:
     def _tensors(self, rows: tuple[Row, ...]) -> SamplingTensors:
         params = [row.sequence.request.sampling for row in rows]
         greedy = all(p.temperature < GREEDY_BELOW for p in params)
-        numbers = [
-            0.0 if greedy else uniform(row.sequence.seed, row.sequence.index, row.end) for row in rows
-        ]
+        numbers = [0.0 if greedy else uniform(row.sequence.seed, row.sequence.index, row.end) for row in rows]
         return SamplingTensors(
             temperature=self._tensor([p.temperature for p in params], torch.float32),
             top_k=self._tensor([p.top_k for p in params], torch.int64),

@@ -8,7 +8,6 @@ from plait_engine.sequence import Sequence
 from plait_engine.state.ledger import Ledger
 from plait_engine.state.spec import Position
 
-
 MAX_PREFILLING = 8
 """Prompts prefilled at a time: enough that a short one gets in beside long ones, few enough to hold little memory."""
 

@@ -21,7 +21,7 @@ class Arena:
         return self.bytes.numel()
 
     def view(self, group: StateGroup, index: int, name: str) -> Tensor:
-        """Tensor ``name`` of the group's ``index``-th layer as ``[granules, *inner]`` (paged: inner starts with page_size).
+        """Tensor ``name`` of the group's ``index``-th layer as ``[granules, *inner]``; paged: inner starts with page_size.
 
         The first dimension counts granules, so ``view[unit]`` is that tensor in the unit at address ``unit``.
         """

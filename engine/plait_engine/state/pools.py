@@ -100,7 +100,7 @@ class UnitPool:
         if len(free) != n_free or free & self.taken:
             raise StateBug(f"{self.group.spec.kind}: a unit is free twice, or free and taken")
         if n_free + len(self.taken) != len(self._free) * self.per_slab or n_free != self.available:
-            raise StateBug(f"{self.group.spec.kind}: {n_free} free + {len(self.taken)} taken units do not fill its slabs")
+            raise StateBug(f"{self.group.spec.kind}: {n_free} free + {len(self.taken)} taken do not fill its slabs")
 
     @property
     def slab_count(self) -> int:
