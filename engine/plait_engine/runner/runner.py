@@ -1,10 +1,11 @@
 """Runs step plans: batch, forward, sampling."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from plait_engine.models.base import Model
 from plait_engine.request import TokenLogprobs
@@ -15,6 +16,8 @@ from plait_engine.runner.sampler import Draw, Sampler, needs_history, to_host
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.sequence import Sequence
 from plait_kernels.select import Kernels
+
+Tap = Callable[[tuple[Row, ...], Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class ModelRunner:
         self._last_tokens = torch.zeros(tables.padding_row + 1, dtype=torch.int64, device=device)
         """The last sampled token of each row, so that the next step need not wait for the host to know it."""
         self._residents: dict[int, tuple[Sequence, int]] = {}
+        self.tap: Tap | None = None
+        """Sees the logits of every sampling row before they are sampled from; for checks, not for serving."""
 
     def launch(self, plan: StepPlan) -> Launched:
         started = time.perf_counter()
@@ -91,7 +96,10 @@ class ModelRunner:
         score_prompts(plan, built, hidden, self.model, self.kernels)
         if not built.sampled:
             return None
-        draw = self.sampler.draw(self.model.logits(hidden[batch.logit_rows]), built.sampled)
+        logits = self.model.logits(hidden[batch.logit_rows])
+        if self.tap is not None:
+            self.tap(built.sampled, logits)
+        draw = self.sampler.draw(logits, built.sampled)
         self._last_tokens[[row.sequence.row for row in built.sampled]] = draw.token_ids
         return draw
 

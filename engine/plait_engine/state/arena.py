@@ -21,9 +21,10 @@ class Arena:
         return self.bytes.numel()
 
     def view(self, group: StateGroup, index: int, name: str) -> Tensor:
-        """Tensor ``name`` of the group's ``index``-th layer as ``[granules, *inner]``; paged: inner starts with page_size.
+        """Tensor ``name`` of the group's ``index``-th layer as ``[granules, *inner]``.
 
-        The first dimension counts granules, so ``view[unit]`` is that tensor in the unit at address ``unit``.
+        The first dimension counts granules, so ``view[unit]`` is that tensor in the unit at address ``unit``. For a
+        paged group ``inner`` starts with ``page_size``.
         """
         tensor = next(t for t in group.spec.tensors if t.name == name)
         inner = group.inner_shape(tensor)
