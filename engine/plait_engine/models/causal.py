@@ -1,7 +1,9 @@
 """What all causal language models share: embedding, head, the checkpoint's names, binding to an arena."""
 
-from collections.abc import Container, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,26 @@ from plait_engine.models.layers.rotary import RotaryTable
 from plait_engine.models.targets import Target, targets_of
 from plait_engine.runner.batch import StepBatch
 from plait_engine.state.spec import StateSpec
+from plait_kernels.select import Kernels
+
+
+@dataclass(frozen=True)
+class ModelConfig(ABC):
+    """What every architecture's configuration says; each adds its own."""
+
+    kinds: tuple[str, ...]
+    vocab_size: int
+    hidden: int
+    max_positions: int
+    tied: bool
+    """The head is the embedding."""
+    eps: float
+    """Of the norms."""
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, config: dict[str, Any]) -> Self:
+        """From config.json; a ``ConfigError`` or ``LayerPlanError`` names what is missing or not understood."""
 
 
 class Layer(nn.Module):
@@ -63,18 +85,35 @@ class Embedding(nn.Module):
 class CausalModel(Model):
     """Subclasses build ``layers`` and the last norm, and write ``forward``."""
 
+    config_class: ClassVar[type[ModelConfig]]
     layers: nn.ModuleList
 
-    def __init__(self, vocab_size: int, hidden: int, max_positions: int, build: Build, *, tied: bool) -> None:
+    def __init__(self, config: ModelConfig, build: Build, page_size: int, max_positions: int) -> None:
         super().__init__()
-        self.vocab_size, self.max_positions, self.build = vocab_size, max_positions, build
-        self.embed_tokens = Embedding(vocab_size, hidden, build)
-        self.lm_head = None if tied else Linear(hidden, stacked({"lm_head": vocab_size}), build)
+        self.vocab_size, self.page_size, self.max_positions = config.vocab_size, page_size, max_positions
+        self.build = build
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden, build)
+        self.lm_head = None if config.tied else Linear(config.hidden, stacked({"lm_head": config.vocab_size}), build)
 
-    def planned(self, layers: list[Layer], page_size: int) -> ModelPlan:
+    @classmethod
+    def from_config(
+        cls,
+        config: dict[str, Any],
+        *,
+        dtype: torch.dtype,
+        state_dtype: torch.dtype,
+        page_size: int,
+        kernels: Kernels,
+        max_positions: int | None = None,
+    ) -> Self:
+        parsed = cls.config_class.parse(config)
+        length = _positions(max_positions, parsed.max_positions)
+        return cls(parsed, Build(dtype, state_dtype, kernels), page_size, length)
+
+    def planned(self, layers: Sequence[Layer]) -> ModelPlan:
         self.layers = nn.ModuleList(layers)
         plans = (LayerPlan(i, layer.kind, layer.mlp_kind, layer.specs) for i, layer in enumerate(layers))
-        return ModelPlan.of(tuple(plans), page_size)
+        return ModelPlan.of(tuple(plans), self.page_size)
 
     def bind(self, states: tuple[tuple[LayerState, ...], ...]) -> None:
         for layer, of_layer in zip(self.layers, states, strict=True):
@@ -99,7 +138,7 @@ class CausalModel(Model):
         return {name: self.embed_tokens.weight.data} if self.lm_head is None and name in present else {}
 
 
-def positions(asked: int | None, allowed: int) -> int:
+def _positions(asked: int | None, allowed: int) -> int:
     """How many positions the model gets: what was asked for, if config.json allows it."""
     if asked is not None and asked > allowed:
         raise ConfigError(f"a length of {asked} is beyond max_position_embeddings in config.json, {allowed}")

@@ -5,14 +5,13 @@ block adds to the residual stream, and a divisor of the logits. Most checkpoints
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor, nn
 
 from plait_engine.layer_plan import layer_kinds
 from plait_engine.models.base import Build, LayerState
-from plait_engine.models.causal import CausalModel, Layer, positions
+from plait_engine.models.causal import CausalModel, Layer, ModelConfig
 from plait_engine.models.config import Keys, language_keys
 from plait_engine.models.layers.attention import Attention, AttentionShape
 from plait_engine.models.layers.experts import Experts, Router
@@ -22,19 +21,12 @@ from plait_engine.models.layers.mlp import GatedMLP
 from plait_engine.models.layers.norm import RMSNorm
 from plait_engine.models.layers.rotary import RotarySpec, RotaryTable, rotary_spec
 from plait_engine.runner.batch import StepBatch
-from plait_kernels.select import Kernels
 
 KINDS = frozenset({"linear_attention", "full_attention"})
 
 
 @dataclass(frozen=True)
-class Config:
-    kinds: tuple[str, ...]
-    vocab_size: int
-    hidden: int
-    max_positions: int
-    tied: bool
-    eps: float
+class Config(ModelConfig):
     attention: AttentionShape
     attention_bias: bool
     mamba: Mamba2Shape
@@ -169,30 +161,16 @@ class GraniteLayer(Layer):
 
 
 class GraniteMoeHybrid(CausalModel):
+    config_class: ClassVar[type[ModelConfig]] = Config
+
     def __init__(self, config: Config, build: Build, page_size: int, max_positions: int) -> None:
-        super().__init__(config.vocab_size, config.hidden, max_positions, build, tied=config.tied)
+        super().__init__(config, build, page_size, max_positions)
         self.embedding_multiplier = config.embedding_multiplier
         self.residual_multiplier = config.residual_multiplier
         self.logits_divisor = config.logits_divisor
         self.rotary = None if config.rotary is None else RotaryTable(config.rotary, max_positions)
-        self.plan = self.planned([GraniteLayer(config, kind, build) for kind in config.kinds], page_size)
+        self.plan = self.planned([GraniteLayer(config, kind, build) for kind in config.kinds])
         self.norm = RMSNorm(config.hidden, config.eps, build)
-
-    @classmethod
-    def from_config(
-        cls,
-        config: dict[str, Any],
-        *,
-        dtype: torch.dtype,
-        state_dtype: torch.dtype,
-        page_size: int,
-        kernels: Kernels,
-        max_positions: int | None = None,
-    ) -> Self:
-        parsed = Config.parse(config)
-        return cls(
-            parsed, Build(dtype, state_dtype, kernels), page_size, positions(max_positions, parsed.max_positions)
-        )
 
     def forward(self, batch: StepBatch) -> Tensor:
         residual = self.embed_tokens(batch.token_ids) * self.embedding_multiplier  # [tokens, hidden]

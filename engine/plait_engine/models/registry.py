@@ -12,6 +12,11 @@ from plait_kernels.select import Kernels
 
 ARCHITECTURES = {
     "granitemoehybrid": "GraniteMoeHybrid",
+    "qwen3_5_text": "Qwen3_5Text",
+    "qwen3_5_moe_text": "Qwen3_5MoeText",
+    "qwen3_next": "Qwen3Next",
+    "gemma3_text": "Gemma3Text",
+    "lfm2": "Lfm2",
 }
 """``model_type`` of the language model, which is also its file here, to its class."""
 

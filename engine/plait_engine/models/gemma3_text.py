@@ -1,0 +1,149 @@
+"""Gemma 3: sliding-window and full attention, each kind with its own rotary table, and norms around every block.
+
+Norm weights are stored as their difference from 1; the embedding is scaled by the square root of its width.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from plait_engine.layer_plan import layer_kinds
+from plait_engine.models.base import Build, LayerState
+from plait_engine.models.causal import CausalModel, Layer, ModelConfig
+from plait_engine.models.config import Keys, language_keys
+from plait_engine.models.layers.attention import Attention, AttentionShape
+from plait_engine.models.layers.mlp import GatedMLP
+from plait_engine.models.layers.norm import RMSNorm
+from plait_engine.models.layers.rotary import RotarySpec, RotaryTable, spec_of
+from plait_engine.runner.batch import StepBatch
+
+KINDS = frozenset({"sliding_attention", "full_attention"})
+
+
+@dataclass(frozen=True)
+class Config(ModelConfig):
+    attention: dict[str, AttentionShape]
+    """By kind of layer, like ``rotary``."""
+    attention_bias: bool
+    rotary: dict[str, RotarySpec]
+    inner: int
+    logits_cap: float | None
+
+    @classmethod
+    def parse(cls, config: dict[str, Any]) -> Self:
+        keys = language_keys(config, "gemma3_text")
+        keys.one_of("hidden_activation", ["gelu_pytorch_tanh"])
+        keys.one_of("use_bidirectional_attention", [False], default=False)
+        head_dim = keys.integer("head_dim")
+        full = AttentionShape(
+            keys.integer("num_attention_heads"),
+            keys.integer("num_key_value_heads"),
+            head_dim,
+            keys.number("query_pre_attn_scalar") ** -0.5,
+            softcap=keys.optional_number("attn_logit_softcapping"),
+        )
+        kinds = layer_kinds(config, KINDS)
+        sliding = replace(full, window=keys.integer("sliding_window")) if "sliding_attention" in kinds else full
+        return cls(
+            kinds=kinds,
+            vocab_size=keys.integer("vocab_size"),
+            hidden=keys.integer("hidden_size"),
+            max_positions=keys.integer("max_position_embeddings"),
+            tied=keys.flag("tie_word_embeddings", True),
+            eps=keys.number("rms_norm_eps"),
+            attention={"full_attention": full, "sliding_attention": sliding},
+            attention_bias=keys.flag("attention_bias", False),
+            rotary=_rotary(keys, head_dim),
+            inner=keys.integer("intermediate_size"),
+            logits_cap=keys.optional_number("final_logit_softcapping"),
+        )
+
+
+def _rotary(keys: Keys, head_dim: int) -> dict[str, RotarySpec]:
+    """One for each kind, under ``rope_parameters``; formerly only full attention was scaled, by ``rope_scaling``."""
+    given = keys.values.get("rope_parameters")
+    if given is None:
+        given = {
+            "full_attention": {"rope_theta": keys.number("rope_theta"), **(keys.values.get("rope_scaling") or {})},
+            "sliding_attention": {"rope_theta": keys.number("rope_local_base_freq")},
+        }
+    if not isinstance(given, dict) or not all(isinstance(given.get(kind), dict) for kind in KINDS):
+        raise keys.error(f"rope_parameters must have an object for each of {', '.join(sorted(KINDS))}")
+    return {kind: spec_of(given[kind], keys, head_dim) for kind in sorted(KINDS)}
+
+
+class NormedAttention(Attention):
+    """Queries and keys are normed head by head."""
+
+    def __init__(self, config: Config, kind: str, build: Build) -> None:
+        shape = config.attention[kind]
+        super().__init__(config.hidden, shape, build, bias=config.attention_bias)
+        self.q_norm = RMSNorm(shape.head_dim, config.eps, build, offset=1.0)
+        self.k_norm = RMSNorm(shape.head_dim, config.eps, build, offset=1.0)
+
+    def norms(self) -> tuple[RMSNorm, RMSNorm]:
+        return self.q_norm, self.k_norm
+
+
+class GemmaLayer(Layer):
+    """``residual + norm(block(norm(residual)))``, twice."""
+
+    def __init__(self, config: Config, kind: str, build: Build) -> None:
+        super().__init__()
+        self.kind, self.mlp_kind = kind, "dense"
+        self.input_layernorm, self.post_attention_layernorm, self.pre_feedforward_layernorm = (
+            RMSNorm(config.hidden, config.eps, build, offset=1.0) for _ in range(3)
+        )
+        self.self_attn = NormedAttention(config, kind, build)
+        self.specs = self.self_attn.specs
+        self.mlp = GatedMLP(config.hidden, config.inner, build, activation="gelu_tanh")
+        self.post_feedforward_layernorm = RMSNorm(config.hidden, config.eps, build, offset=1.0)
+
+    def bind(self, states: tuple[LayerState, ...]) -> None:
+        (self.self_attn.state,) = states
+
+    def forward(
+        self, delta: Tensor | None, residual: Tensor, batch: StepBatch, rotary: RotaryTable | None
+    ) -> tuple[Tensor, Tensor]:
+        x, residual = self.input_layernorm.add(delta, residual)
+        x = self.post_attention_layernorm(self.self_attn(x, batch, rotary))
+        x, residual = self.pre_feedforward_layernorm.add(x, residual)
+        return self.post_feedforward_layernorm(self.mlp(x)), residual
+
+
+class Gemma3Text(CausalModel):
+    ignored: ClassVar[tuple[str, ...]] = (
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+    )
+    """The encoder of images."""
+
+    config_class: ClassVar[type[ModelConfig]] = Config
+
+    def __init__(self, config: Config, build: Build, page_size: int, max_positions: int) -> None:
+        super().__init__(config, build, page_size, max_positions)
+        # Rounded to the weights' dtype, as it was when the model was trained.
+        self.embedding_scale = torch.tensor(config.hidden**0.5, dtype=build.dtype, device="cpu").item()
+        self.logits_cap = config.logits_cap
+        self.rotary = nn.ModuleDict(
+            {kind: RotaryTable(config.rotary[kind], max_positions) for kind in sorted(set(config.kinds))}
+        )
+        self.plan = self.planned([GemmaLayer(config, kind, build) for kind in config.kinds])
+        self.norm = RMSNorm(config.hidden, config.eps, build, offset=1.0)
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        residual = self.embed_tokens(batch.token_ids) * self.embedding_scale  # [tokens, hidden]
+        delta: Tensor | None = None
+        for layer in self.layers:
+            assert isinstance(layer, GemmaLayer)
+            delta, residual = layer(delta, residual, batch, self.rotary[layer.kind])
+        hidden, _ = self.norm.add(delta, residual)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = super().logits(hidden)
+        return logits if self.logits_cap is None else torch.tanh(logits / self.logits_cap) * self.logits_cap
