@@ -1,0 +1,165 @@
+"""Answers of /v1/completions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from plait_engine.request import TokenLogprobs
+from plait_server import logprobs
+from plait_server.answers.collected import Choice
+from plait_server.answers.head import DONE, END, Head
+from plait_server.generation import Generation
+from plait_server.sequence_text import Piece
+from plait_server.text.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionOptions:
+    """What the client wants to see; ``echoes`` are the prompts' texts, empty without echo."""
+
+    echoes: tuple[str, ...] = ()
+    logprobs: bool = False
+    prompt_logprobs: bool = False
+    token_ids: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
+class EchoedPrompt:
+    """The prompt as the beginning of a choice's text, with its log-probabilities once they are known."""
+
+    def __init__(self, tokenizer: TextTokenizer, text: str, token_ids: Sequence[int]) -> None:
+        self.text = text
+        self.token_ids = token_ids
+        self._tokenizer = tokenizer
+
+    def offsets(self) -> list[int]:
+        """Where each token's text begins. The text may have been normalized; then the nearest place is given."""
+        places, place = [], 0
+        detokenizer = self._tokenizer.detokenizer()
+        for token_id in self.token_ids:
+            places.append(min(place, len(self.text)))
+            place += len(detokenizer.push(token_id))
+        return places
+
+    def logprobs(self, rows: Sequence[TokenLogprobs | None] | None) -> tuple[list[TokenLogprobs | None], list[int]]:
+        return list(rows or [None] * len(self.token_ids)), self.offsets()
+
+
+def answer(generation: Generation, head: Head, choices: list[Choice], options: CompletionOptions) -> dict[str, Any]:
+    """The whole document of an answer that is not streamed."""
+    return {
+        **head.fields("text_completion"),
+        "choices": [choice_fields(generation, choice, options) for choice in choices],
+        "usage": generation.usage.as_dict(),
+    }
+
+
+def choice_fields(generation: Generation, choice: Choice, options: CompletionOptions) -> dict[str, Any]:
+    tokenizer = generation.tokenizer
+    place = choice.index // generation.job.n
+    part = generation.parts[place]
+    text, ids, offsets = choice.text, list(choice.token_ids), list(choice.offsets)
+    rows: list[TokenLogprobs | None] = list(choice.logprobs)
+    if options.echoes:
+        text = options.echoes[place] + text
+        if options.logprobs:
+            echo = EchoedPrompt(tokenizer, options.echoes[place], part.request.prompt)
+            prompt_rows, prompt_offsets = echo.logprobs(part.prompt_logprobs)
+            rows, offsets, ids = prompt_rows + rows, prompt_offsets + offsets, [*part.request.prompt, *ids]
+    fields: dict[str, Any] = {
+        "index": choice.index,
+        "text": text,
+        "logprobs": logprobs.completion_logprobs(tokenizer, rows, ids, offsets) if options.logprobs else None,
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+    }
+    if options.prompt_logprobs and part.prompt_logprobs is not None:
+        fields["prompt_logprobs"] = logprobs.prompt_logprobs(tokenizer, part.prompt_logprobs)
+    if options.token_ids:
+        fields["prompt_token_ids"] = part.request.prompt
+        fields["token_ids"] = choice.token_ids
+    return fields
+
+
+class CompletionChunks:
+    """Events of one stream. The bytes that never change are made once; a token costs one small JSON string."""
+
+    def __init__(self, generation: Generation, head: Head, options: CompletionOptions) -> None:
+        self._generation = generation
+        self._options = options
+        self._event = head.event("text_completion")
+        self._plain_tail = b',"logprobs":null,"finish_reason":null,"stop_reason":null}]'
+        self._unseen = set(range(len(generation.parts))) if options.echoes else set()
+        self._opened = False
+        self._with_tokens = options.logprobs or options.token_ids
+        self._told_ids: set[int] = set()
+
+    def pieces(self, pieces: list[Piece]) -> bytes:
+        """Events for what one step brought. The very first event of a stream belongs to choice 0."""
+        events = []
+        if not self._opened:
+            self._opened = True
+            pieces = sorted(pieces, key=lambda piece: piece.choice)
+            if pieces[0].choice // self._generation.job.n != 0 or (not self._unseen and pieces[0].choice != 0):
+                events.append(self._plain(0, ""))
+        for piece in pieces:
+            if self._unseen:
+                events.append(self._echo(piece.choice // self._generation.job.n))
+            events.append(self._piece(piece))
+        return b"".join(events)
+
+    def closing(self) -> bytes:
+        if not self._options.include_usage:
+            return DONE
+        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage.as_dict()) + END + DONE
+
+    def _piece(self, piece: Piece) -> bytes:
+        if piece.finish_reason is None and not self._with_tokens:
+            return self._plain(piece.choice, piece.text) if piece.text else b""
+        fields: dict[str, Any] = {"text": piece.text, "logprobs": None}
+        if self._options.logprobs:
+            fields["logprobs"] = logprobs.completion_logprobs(
+                self._generation.tokenizer, piece.logprobs or (), piece.token_ids, piece.offsets
+            )
+        fields |= {"finish_reason": piece.finish_reason, "stop_reason": piece.stop_reason}
+        if self._options.token_ids:
+            fields["token_ids"] = piece.token_ids
+            if piece.choice not in self._told_ids:
+                self._told_ids.add(piece.choice)
+                fields["prompt_token_ids"] = self._generation.parts[
+                    piece.choice // self._generation.job.n
+                ].request.prompt
+        return self._rich(piece.choice, fields)
+
+    def _echo(self, place: int) -> bytes:
+        """The prompt, once for each of its choices, before anything of them."""
+        if place not in self._unseen:
+            return b""
+        self._unseen.discard(place)
+        part = self._generation.parts[place]
+        echo = EchoedPrompt(self._generation.tokenizer, self._options.echoes[place], part.request.prompt)
+        fields: dict[str, Any] = {"text": echo.text, "logprobs": None, "finish_reason": None, "stop_reason": None}
+        if self._options.logprobs:
+            rows, offsets = echo.logprobs(part.prompt_logprobs)
+            fields["logprobs"] = logprobs.completion_logprobs(
+                self._generation.tokenizer, rows, part.request.prompt, offsets
+            )
+        return b"".join(self._rich(choice.choice, fields) for choice in part.choices)
+
+    def _plain(self, index: int, text: str) -> bytes:
+        choice = b',"choices":[{"index":%d,"text":%b' % (index, orjson.dumps(text))
+        return self._event + choice + self._plain_tail + self._usage() + END
+
+    def _rich(self, index: int, fields: dict[str, Any]) -> bytes:
+        choice = orjson.dumps({"index": index, **fields})
+        return self._event + b',"choices":[' + choice + b"]" + self._usage() + END
+
+    def _usage(self) -> bytes:
+        if not self._options.include_usage:
+            return b""
+        if not self._options.continuous_usage:
+            return b',"usage":null'
+        return b',"usage":' + orjson.dumps(self._generation.usage.as_dict())

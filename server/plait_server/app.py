@@ -1,0 +1,46 @@
+"""The application: routes, layers around them, and what lives as long as it does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from plait_engine.client import EngineClient
+from plait_server.config import ServerConfig
+from plait_server.errors import install_handlers
+from plait_server.front import FrontEnd
+from plait_server.middleware.connection import ClientConnection
+from plait_server.middleware.last_resort import LastResort
+from plait_server.middleware.request_id import RequestId
+from plait_server.routes import chat, completions, health, metrics, models, tokenize
+from plait_server.routes.health import installed_version
+from plait_server.text.model_text import ModelText
+
+
+def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> FastAPI:
+    """An ASGI application that owns ``engine`` from its start-up to its shutdown.
+
+    It answers at once; until the engine is ready, generating requests get 503 and ``/ready`` says why.
+    """
+    front = FrontEnd(config=config, engine=engine, text=text)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(front.health.wait_engine())
+        try:
+            yield
+        finally:
+            loading.cancel()
+            await engine.shutdown()
+
+    app = FastAPI(title="Plait", version=installed_version(), lifespan=lifespan)
+    app.state.front = front
+    install_handlers(app)
+    for module in (completions, chat, models, tokenize, health, metrics):
+        app.include_router(module.router)
+    # Added last is outermost.
+    app.add_middleware(LastResort)
+    app.add_middleware(ClientConnection, config=config)
+    app.add_middleware(RequestId)
+    return app

@@ -1,0 +1,37 @@
+"""What the HTTP side can be told at start. The engine has its own configuration."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Printed once at start; nothing changes it afterwards."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_names: tuple[str, ...] = ()
+    """Names clients may put in ``model``; the first is the one that answers carry. Empty: the model's own."""
+    grace_seconds: float = 30.0
+    """How long running requests may go on after SIGTERM."""
+    keep_alive_seconds: int = 75
+    header_timeout_seconds: float = 20.0
+    body_timeout_seconds: float = 60.0
+    max_header_bytes: int = 65_536
+    max_body_bytes: int = 32 * 1024 * 1024
+    max_sequences_per_request: int = 1_024
+    """Bound on prompts times ``n``: each is a place in the engine's queue."""
+    heartbeat_limit_seconds: float = 60.0
+    """An engine that has not gone round its loop for this long counts as dead for ``/health``."""
+    stats_timeout_seconds: float = 2.0
+    log_level: str = "info"
+    access_log: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ValueError(f"port must be between 0 and 65535, not {self.port}")
+        if self.grace_seconds < 0:
+            raise ValueError("grace_seconds must not be negative")
+
+    def lines(self) -> list[str]:
+        """One ``name = value`` line per option, for the log."""
+        return [f"{name} = {value!r}" for name, value in asdict(self).items()]

@@ -1,0 +1,179 @@
+"""A client's request as the engine sees it: one or more prompts, submitted, followed, and ended together."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Any
+
+from plait_engine.client import EngineClient, EngineError
+from plait_engine.request import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
+from plait_server.metrics import Metrics
+from plait_server.sequence_text import Piece, SequenceText, end_ids_of
+from plait_server.text.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to generate; everything in it has been validated."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    sampling: SamplingParams
+    n: int = 1
+    priority: int = 0
+    cache_salt: str = ""
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+    offsets: tuple[int, ...] = ()
+    """Per prompt, the length of text that precedes the generated one in the answer (echo)."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of a request so far. A prompt counts once, whatever ``n`` is; cached tokens are part of it."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": self.cached_tokens,
+                "cache_write_tokens": self.cache_write_tokens,
+            },
+        }
+
+
+@dataclass(slots=True)
+class Part:
+    """One prompt of the job and its sequences; choice ``place * n + i`` is sequence ``i``."""
+
+    request: Request
+    choices: list[SequenceText]
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+    cached_tokens: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return all(choice.finished for choice in self.choices)
+
+
+@dataclass(kw_only=True)
+class Generation:
+    """Runs a job once. ``usage`` is true at any moment of it."""
+
+    job: Job
+    engine: EngineClient
+    tokenizer: TextTokenizer
+    metrics: Metrics
+    started: float = field(default_factory=time.monotonic)
+    usage: Usage = field(default_factory=Usage)
+    parts: list[Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.parts = [self._part(place) for place in range(len(self.job.prompts))]
+        self.usage.prompt_tokens = sum(map(len, self.job.prompts))
+
+    async def pieces(self) -> AsyncGenerator[list[Piece], None]:
+        """All choices' pieces as they come. Raises ``EngineError``; closing it early ends the work in the engine."""
+        with self.metrics.following(self.usage, self.started) as follow:
+            source = self._single() if len(self.parts) == 1 else self._merged()
+            async with aclosing(source):
+                async for part, deltas in source:
+                    before = self.usage.completion_tokens
+                    pieces = self._advance(part, deltas)
+                    if pieces:
+                        follow.tokens([piece.choice for piece in pieces], self.usage.completion_tokens - before)
+                        yield pieces
+            if not all(part.finished for part in self.parts):
+                raise EngineError("the engine ended this request before it was complete")
+            follow.complete()
+
+    def _part(self, place: int) -> Part:
+        job = self.job
+        request = Request(
+            id=token_hex(12),
+            prompt=job.prompts[place],
+            sampling=job.sampling,
+            n=job.n,
+            priority=job.priority,
+            cache_salt=job.cache_salt,
+        )
+        end_ids = end_ids_of(self.engine.info.eos_token_ids, job.sampling)
+        choices = [
+            SequenceText(
+                place * job.n + i,
+                job.sampling,
+                self.tokenizer.detokenizer(request.prompt, skip_special_tokens=job.skip_special_tokens),
+                end_ids,
+                include_stop=job.include_stop,
+                offset=job.offsets[place] if job.offsets else 0,
+            )
+            for i in range(job.n)
+        ]
+        return Part(request, choices)
+
+    def _advance(self, part: Part, deltas: list[Delta]) -> list[Piece]:
+        pieces = []
+        for delta in deltas:
+            choice = part.choices[delta.index]
+            if delta.prompt_logprobs is not None:
+                part.prompt_logprobs = delta.prompt_logprobs
+            if delta.index == 0 and delta.cached_tokens:
+                # Of n sequences the first tells what was cached before; the others reuse what it computed.
+                self.usage.cached_tokens += delta.cached_tokens
+            if choice.finished:
+                continue  # was on its way when a stop string ended the choice
+            if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                raise EngineError(delta.error or "the engine gave up on this request")
+            counted = choice.completion_tokens
+            piece = choice.advance(delta)
+            self.usage.completion_tokens += choice.completion_tokens - counted
+            if piece.finish_reason is not None and delta.finish_reason is None:
+                self.engine.abort(part.request.id, delta.index)
+            pieces.append(piece)
+        return pieces
+
+    async def _single(self) -> AsyncGenerator[tuple[Part, list[Delta]], None]:
+        part = self.parts[0]
+        async with aclosing(self.engine.submit(part.request)) as stream:
+            async for deltas in stream:
+                yield part, deltas
+                if part.finished:
+                    return
+
+    async def _merged(self) -> AsyncGenerator[tuple[Part, list[Delta]], None]:
+        """Several prompts at once; the first failure ends them all."""
+        arrived: asyncio.Queue[tuple[Part, list[Delta]] | BaseException | None] = asyncio.Queue()
+
+        async def follow(part: Part) -> None:
+            try:
+                async with aclosing(self.engine.submit(part.request)) as stream:
+                    async for deltas in stream:
+                        arrived.put_nowait((part, deltas))
+                arrived.put_nowait(None)
+            except Exception as error:
+                arrived.put_nowait(error)
+
+        tasks = [asyncio.create_task(follow(part)) for part in self.parts]
+        try:
+            going = len(tasks)
+            while going and not all(part.finished for part in self.parts):
+                match await arrived.get():
+                    case None:
+                        going -= 1
+                    case BaseException() as error:
+                        raise error
+                    case part, deltas:
+                        yield part, deltas
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

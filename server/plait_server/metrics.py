@@ -1,0 +1,135 @@
+"""What Prometheus is told about requests. Nothing here may raise into a request, or hold one up."""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from plait_server.engine_metrics import EngineCollector
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+TIME_TO_FIRST_TOKEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+INTER_TOKEN = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0)
+REQUEST = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+
+Self = TypeVar("Self")
+P = ParamSpec("P")
+
+
+def guarded(method: Callable[Concatenate[Self, P], None]) -> Callable[Concatenate[Self, P], None]:
+    """A metrics error is logged once per method, and the request goes on."""
+    failed = False
+
+    @functools.wraps(method)
+    def call(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
+        nonlocal failed
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            if not failed:
+                failed = True
+                log.exception("metrics: %s failed; requests are not affected", method.__qualname__)
+
+    return call  # type: ignore[return-value]  # wraps() names the first argument, which nobody passes by name
+
+
+class Counts(Protocol):
+    """The part of a request's usage that metrics read."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Metrics:
+    """One per application, with its own registry: tests and embedders may have several in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.engine = EngineCollector()
+        registry = self.registry
+        self.prompt_tokens = Counter("plait_prompt_tokens", "Tokens of accepted prompts", registry=registry)
+        self.generated_tokens = Counter("plait_generated_tokens", "Tokens generated", registry=registry)
+        self.first_token = Histogram(
+            "plait_time_to_first_token_seconds",
+            "From the request's arrival to its first token",
+            buckets=TIME_TO_FIRST_TOKEN,
+            registry=registry,
+        )
+        self.inter_token = Histogram(
+            "plait_inter_token_seconds", "Between tokens of one sequence", buckets=INTER_TOKEN, registry=registry
+        )
+        self.request_seconds = Histogram(
+            "plait_request_seconds",
+            "From arrival to the last token, complete requests",
+            buckets=REQUEST,
+            registry=registry,
+        )
+        self.refused_total = Counter("plait_refused", "Requests refused before any work", ["reason"], registry=registry)
+        self.aborted_total = Counter(
+            "plait_aborted", "Requests ended before they were complete", ["reason"], registry=registry
+        )
+        self.engine.taken = frozenset(family.name for family in self.registry.collect())
+        self.registry.register(self.engine)
+
+    @guarded
+    def refused(self, reason: str) -> None:
+        """``reason`` is an error code: they are all written down in this package, so the label is bounded."""
+        self.refused_total.labels(reason).inc()
+
+    def following(self, usage: Counts, started: float) -> "Following":
+        return Following(self, usage, started)
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class Following:
+    """Measures one request while it runs; knows from how it is left whether the request was complete."""
+
+    __slots__ = ("_complete", "_last", "_metrics", "_started", "_usage")
+
+    def __init__(self, metrics: Metrics, usage: Counts, started: float) -> None:
+        self._metrics = metrics
+        self._usage = usage
+        self._started = started
+        self._last: dict[int, float] = {}
+        self._complete = False
+
+    def __enter__(self) -> "Following":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not self._complete:
+            self.aborted(kind)
+
+    @guarded
+    def tokens(self, indices: Sequence[int], tokens: int) -> None:
+        """One step's tokens; ``indices`` are the choices that got some."""
+        now = time.monotonic()
+        if not self._last:
+            self._metrics.first_token.observe(now - self._started)
+            self._metrics.prompt_tokens.inc(self._usage.prompt_tokens)
+        for index in indices:
+            last = self._last.get(index)
+            self._last[index] = now
+            if last is not None:
+                self._metrics.inter_token.observe(now - last)
+        self._metrics.generated_tokens.inc(tokens)
+
+    @guarded
+    def complete(self) -> None:
+        self._complete = True
+        self._metrics.request_seconds.observe(time.monotonic() - self._started)
+
+    @guarded
+    def aborted(self, kind: type[BaseException] | None) -> None:
+        gone = kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit)
+        self._metrics.aborted_total.labels("client_gone" if gone else "engine").inc()

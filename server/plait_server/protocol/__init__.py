@@ -1,0 +1,1 @@
+"""What requests may say, with ranges; and the shape of what is answered."""

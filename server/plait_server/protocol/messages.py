@@ -1,0 +1,94 @@
+"""Chat messages. Keys that we do not know are given to the template, which may."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, WithJsonSchema, model_validator
+
+from plait_server.errors import bad
+
+MAX_MESSAGES = 65_536
+MAX_PARTS = 4_096
+
+
+def content_of(value: Any) -> str | list[dict[str, Any]] | None:
+    """A string, or a list of text parts. Other media are refused; nothing is ever fetched."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        raise ValueError("must be a string or a list of parts")
+    if len(value) > MAX_PARTS:
+        raise ValueError(f"at most {MAX_PARTS} parts are allowed, not {len(value)}")
+    return [text_part(part) for part in value]
+
+
+def text_part(part: dict[str, Any]) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind == "refusal":
+        part = {"type": "text", "text": part.get("refusal")}
+    elif kind not in ("text", "input_text"):
+        shown = kind if isinstance(kind, str) and len(kind) < 40 else "unknown"
+        raise ValueError(f'parts must be of type "text": this model reads no parts of type "{shown}"')
+    if not isinstance(part.get("text"), str):
+        raise ValueError('a part of type "text" needs its text as a string')
+    return {**part, "type": "text"}
+
+
+Content = Annotated[
+    str | list[dict[str, Any]] | None,
+    PlainValidator(content_of),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                        "required": ["type", "text"],
+                    },
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_tools(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            calls = data.get("tool_calls") or data.get("function_call")
+            if calls or data.get("role") in ("tool", "function"):
+                raise bad("messages", "tool calls and their results are not supported yet", "unsupported_parameter")
+        return data
+
+    @model_validator(mode="after")
+    def has_content(self) -> "Message":
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"a message of role {self.role} needs content")
+        return self
+
+    def chars(self) -> int:
+        content = self.content or ""
+        return len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)
+
+    def for_template(self, *, parts: bool) -> dict[str, Any]:
+        """As templates know messages: without nulls, and with parts only where the template walks over them."""
+        extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None and value != []}
+        content = self.content or ""
+        if not parts and not isinstance(content, str):
+            content = "".join(part["text"] for part in content)
+        # Templates of open models know the older name of the role only.
+        role = "system" if self.role == "developer" else self.role
+        return {**extra, "role": role, "content": content}
+
+
+Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)]

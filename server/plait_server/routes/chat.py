@@ -1,0 +1,61 @@
+"""POST /v1/chat/completions."""
+
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from plait_server.answers import chat
+from plait_server.answers.chat import ChatChunks, ChatOptions
+from plait_server.answers.collected import collect
+from plait_server.answers.head import Head
+from plait_server.body import StrictRoute
+from plait_server.front import Front, FrontEnd
+from plait_server.generation import Job
+from plait_server.prepare import chat_prompt, prompt_ids, sampling, token_limit
+from plait_server.protocol.chat import ChatBody
+from plait_server.streaming import EventStream, events
+
+router = APIRouter(route_class=StrictRoute)
+
+
+@router.post("/v1/chat/completions", response_model=None)
+async def create_chat_completion(body: ChatBody, front: Front) -> Response:
+    """Answer a conversation."""
+    front.health.admit()
+    with front.running.entry():
+        head = Head(prefix="chatcmpl", model=front.model(body.model))
+        generation = front.generate(await job_of(front, body))
+        options = options_of(body)
+        if not body.stream:
+            choices = await collect(generation)
+            document = chat.answer(generation, head, choices, options)
+            return Response(orjson.dumps(document), media_type="application/json")
+    return EventStream(events(generation, ChatChunks(generation, head, options)), front.running)
+
+
+async def job_of(front: FrontEnd, body: ChatBody) -> Job:
+    text = await chat_prompt(front, body, **body.template_kwargs)
+    prompt = await prompt_ids(front, text, add_special_tokens=bool(body.add_special_tokens), param="messages")
+    limit = front.engine.info.max_model_len
+    param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    max_tokens = token_limit(len(prompt), body.token_limit, limit, default=None, param=param)
+    top = (body.top_logprobs or 0) if body.logprobs else None
+    return Job(
+        prompts=(prompt,),
+        sampling=sampling(front, body, max_tokens=max_tokens, logprobs=top, prompt_logprobs=body.prompt_logprobs),
+        n=body.choices,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
+    )
+
+
+def options_of(body: ChatBody) -> ChatOptions:
+    return ChatOptions(
+        logprobs=bool(body.logprobs),
+        prompt_logprobs=body.prompt_logprobs is not None,
+        token_ids=bool(body.return_token_ids),
+        include_usage=body.include_usage,
+        continuous_usage=body.continuous_usage,
+    )

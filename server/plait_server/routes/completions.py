@@ -1,0 +1,83 @@
+"""POST /v1/completions."""
+
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from plait_server.answers import completion
+from plait_server.answers.collected import collect
+from plait_server.answers.completion import CompletionChunks, CompletionOptions
+from plait_server.answers.head import Head
+from plait_server.body import StrictRoute
+from plait_server.errors import bad
+from plait_server.front import Front, FrontEnd
+from plait_server.generation import Job
+from plait_server.prepare import prompt_ids, sampling, token_limit
+from plait_server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionBody
+from plait_server.streaming import EventStream, events
+
+router = APIRouter(route_class=StrictRoute)
+
+
+@router.post("/v1/completions", response_model=None)
+async def create_completion(body: CompletionBody, front: Front) -> Response:
+    """Continue one prompt or several."""
+    front.health.admit()
+    with front.running.entry():
+        head = Head(prefix="cmpl", model=front.model(body.model))
+        job = await job_of(front, body)
+        options = options_of(front, body, job)
+        generation = front.generate(job)
+        if not body.stream:
+            choices = await collect(generation)
+            document = completion.answer(generation, head, choices, options)
+            return Response(orjson.dumps(document), media_type="application/json")
+    return EventStream(events(generation, CompletionChunks(generation, head, options)), front.running)
+
+
+async def job_of(front: FrontEnd, body: CompletionBody) -> Job:
+    most = front.config.max_sequences_per_request
+    if len(body.prompt) * body.choices > most:
+        raise bad("n", f"prompts times n is {len(body.prompt) * body.choices}; at most {most} are allowed")
+    add_special_tokens = body.add_special_tokens is not False
+    prompts = [await prompt_ids(front, prompt, add_special_tokens=add_special_tokens) for prompt in body.prompt]
+    longest = max(map(len, prompts))
+    limit = front.engine.info.max_model_len
+    max_tokens = token_limit(longest, body.max_tokens, limit, default=DEFAULT_MAX_TOKENS, param="max_tokens")
+    echoed = body.logprobs if body.echo else None
+    wanted = [number for number in (body.prompt_logprobs, echoed) if number is not None]
+    return Job(
+        prompts=tuple(prompts),
+        sampling=sampling(
+            front, body, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=max(wanted, default=None)
+        ),
+        n=body.choices,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        offsets=tuple(map(len, echoes(front, body, prompts))),
+    )
+
+
+def echoes(front: FrontEnd, body: CompletionBody, prompts: list[tuple[int, ...]]) -> tuple[str, ...]:
+    """The prompts' texts: as they were given, or decoded when they were given as ids. Empty without echo."""
+    if not body.echo:
+        return ()
+    decode = front.text.tokenizer.decode
+    skip = body.skip_special_tokens is not False
+    return tuple(
+        prompt if isinstance(prompt, str) else decode(ids, skip_special_tokens=skip)
+        for prompt, ids in zip(body.prompt, prompts, strict=True)
+    )
+
+
+def options_of(front: FrontEnd, body: CompletionBody, job: Job) -> CompletionOptions:
+    return CompletionOptions(
+        echoes=echoes(front, body, list(job.prompts)),
+        logprobs=body.logprobs is not None,
+        prompt_logprobs=body.prompt_logprobs is not None,
+        token_ids=bool(body.return_token_ids),
+        include_usage=body.include_usage,
+        continuous_usage=body.continuous_usage,
+    )

@@ -1,0 +1,73 @@
+"""Text as its tokens come, one at a time, such that the pieces add up to the text of all of them."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+REPLACEMENT = "\ufffd"
+CONTEXT_TOKENS = 6
+"""Tokens of the prompt a decoder gets to see: enough to know that a word goes on, or a character."""
+MAX_HELD_TOKENS = 16
+"""An incomplete character has at most four bytes; a longer run without text is no character at all."""
+
+
+class Detokenizer(Protocol):
+    """One per sequence. Characters are never split: what is incomplete waits for its other bytes, or for the end."""
+
+    def push(self, token_id: int) -> str: ...
+
+    def finish(self) -> str:
+        """What was still held back; afterwards nothing more may be pushed."""
+
+
+class ByteDetokenizer:
+    """For byte-level tokenizers, where the text is exactly the UTF-8 of the tokens' bytes, one after the other."""
+
+    def __init__(self, token_bytes: Sequence[bytes], context: Sequence[int] = ()) -> None:
+        """``token_bytes[id]`` is what a token adds (nothing, for special tokens that are to be skipped)."""
+        self._bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token_id in context[-CONTEXT_TOKENS:]:
+            # Only the bytes of a character that the prompt left incomplete stay behind.
+            self._decoder.decode(token_bytes[token_id])
+
+    def push(self, token_id: int) -> str:
+        return self._decoder.decode(self._bytes[token_id])
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+class WindowDetokenizer:
+    """For every other tokenizer: decode a short window with and without the new tokens; the difference is new text."""
+
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = (), *, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._window = list(context[-CONTEXT_TOKENS:])
+        self._read = len(self._window)
+        """Tokens of the window whose text has been given out."""
+
+    def push(self, token_id: int) -> str:
+        self._window.append(token_id)
+        before, after = self._texts()
+        too_long = len(self._window) - self._read >= MAX_HELD_TOKENS
+        if len(after) <= len(before):
+            if too_long:
+                del self._window[self._read :]  # special tokens only: they must not make every later step dearer
+            return ""
+        if after.endswith(REPLACEMENT) and not too_long:
+            return ""
+        del self._window[: self._read]
+        self._read = len(self._window)
+        return after[len(before) :]
+
+    def finish(self) -> str:
+        before, after = self._texts()
+        return after[len(before) :]
+
+    def _texts(self) -> tuple[str, str]:
+        before = self._tokenizer.decode(self._window[: self._read], skip_special_tokens=self._skip)
+        return before, self._tokenizer.decode(self._window, skip_special_tokens=self._skip)

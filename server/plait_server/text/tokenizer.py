@@ -1,0 +1,109 @@
+"""Text to token ids and back, from a model folder's ``tokenizer.json``. No transformers: it takes seconds to import."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from plait_server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+
+INLINE_CHARS = 1_024
+"""Up to here (about a millisecond) tokenizing on the event loop is cheaper than a thread and stops nobody."""
+BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def printable_bytes() -> dict[str, int]:
+    """The alphabet in which byte-level tokenizers write bytes (GPT-2): printable ones as they are, the rest shifted."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = [byte for byte in range(0x100) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + place): byte for place, byte in enumerate(shifted)}
+
+
+class TextTokenizer:
+    """A tokenizer and what the server derives from it once. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        # A tokenizer.json may carry its training's truncation and padding; a server must send what it was given.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
+        added = tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        vocab = tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values(), default=-1) + 1
+        self.longest_token_chars = max(map(len, vocab), default=1)
+
+    @classmethod
+    def load(cls, folder: Path) -> "TextTokenizer":
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: the model folder needs a tokenizer in that format")
+        return cls(Tokenizer.from_file(str(path)))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # encode_batch_fast, unlike encode, leaves the interpreter to other threads while it works.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    async def encode_soon(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Like ``encode``, without stopping the event loop for a long text."""
+        if len(text) <= INLINE_CHARS:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._threads, lambda: self.encode(text, add_special_tokens=add_special_tokens)
+        )
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token(self, token_id: int) -> str:
+        """The vocabulary's own spelling, as in tokenizer.json."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that this token stands for; half a character is possible. Ids without a token have none."""
+        return self._all_bytes[token_id] if token_id < len(self._all_bytes) else b""
+
+    def detokenizer(self, context: Sequence[int] = (), *, skip_special_tokens: bool = True) -> Detokenizer:
+        """``context``: the prompt, whose last tokens may decide how the first new one reads."""
+        if self._byte_level:
+            return ByteDetokenizer(self._seen_bytes if skip_special_tokens else self._all_bytes, context)
+        return WindowDetokenizer(self._tokenizer, context, skip_special_tokens=skip_special_tokens)
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        decoder = json.loads(self._tokenizer.to_str()).get("decoder") or {}
+        parts = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
+        return [part.get("type") for part in parts] == ["ByteLevel"]
+
+    @cached_property
+    def _all_bytes(self) -> tuple[bytes, ...]:
+        spelled = map(self.token, range(self.vocab_size))
+        return tuple(map(self._byte_level_bytes if self._byte_level else self._word_bytes, spelled))
+
+    @cached_property
+    def _seen_bytes(self) -> tuple[bytes, ...]:
+        return tuple(b"" if i in self.special_ids else spelled for i, spelled in enumerate(self._all_bytes))
+
+    @cached_property
+    def _alphabet(self) -> dict[str, int]:
+        return printable_bytes()
+
+    def _byte_level_bytes(self, token: str) -> bytes:
+        """As the library's ByteLevel decoder: a token with any character outside the alphabet stands for itself."""
+        try:
+            return bytes(map(self._alphabet.__getitem__, token))
+        except KeyError:
+            return token.encode()
+
+    @staticmethod
+    def _word_bytes(token: str) -> bytes:
+        if match := BYTE_TOKEN.fullmatch(token):
+            return bytes([int(match[1], 16)])
+        return token.replace("▁", " ").encode()
