@@ -62,12 +62,13 @@ class Names:
 
     body: str
     head: str
+    """Before ``lm_head``."""
 
 
 LAYOUTS = (
-    Names("model.", "lm_head."),
-    Names("model.language_model.", "lm_head."),
-    Names("language_model.model.", "language_model.lm_head."),
+    Names("model.", ""),
+    Names("model.language_model.", ""),
+    Names("language_model.model.", "language_model."),
 )
 """Alone, and inside multimodal models as transformers stores them now and as it did before."""
 
@@ -131,10 +132,14 @@ class CausalModel(Model):
 
     def targets(self, present: Container[str]) -> Iterator[Target]:
         names = _layout(present)
-        return targets_of(self, lambda path: path if path.startswith("lm_head") else names.body + path, present)
+        for name, module in self.named_children():
+            if name != "lm_head":
+                yield from targets_of(module, f"{names.body}{name}.", present)
+        if self.lm_head is not None:
+            yield from self.lm_head.targets(names.head, present)
 
     def mirrors(self, present: Container[str]) -> dict[str, Tensor]:
-        name = _layout(present).head + "weight"
+        name = _layout(present).head + "lm_head.weight"
         return {name: self.embed_tokens.weight.data} if self.lm_head is None and name in present else {}
 
 

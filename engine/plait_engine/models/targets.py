@@ -28,13 +28,13 @@ class Packed(nn.Module, ABC):
         the checkpoint's tensors, for those that have more than one spelling."""
 
 
-def targets_of(model: nn.Module, rename: Callable[[str], str], present: Container[str]) -> Iterator[Target]:
-    """All tensors that fill ``model``. ``rename`` turns a path in the model into a path in the checkpoint."""
-    for path, module in model.named_modules():
-        if isinstance(module, Packed):
+def targets_of(module: nn.Module, prefix: str, present: Container[str]) -> Iterator[Target]:
+    """All tensors that fill ``module``; its paths are the checkpoint's behind ``prefix``."""
+    for path, part in module.named_modules():
+        if isinstance(part, Packed):
             head, dot, _ = path.rpartition(".")
-            yield from module.targets(rename(head + dot), present)
+            yield from part.targets(prefix + head + dot, present)
             continue
-        for name, parameter in module.named_parameters(recurse=False):
-            full = rename(f"{path}.{name}" if path else name)
+        for name, parameter in part.named_parameters(recurse=False):
+            full = f"{prefix}{path}.{name}" if path else prefix + name
             yield Target(full, tuple(parameter.shape), parameter.data.copy_)
