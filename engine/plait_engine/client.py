@@ -67,6 +67,9 @@ class EngineClient(ABC):
     def info(self) -> EngineInfo:
         """Valid once ``wait_ready`` has returned."""
 
+    async def start(self) -> None:  # noqa: B027  # not every engine has something to start
+        """Begin to load; returns at once. Called once, in the event loop that the client is then used from."""
+
     @abstractmethod
     async def wait_ready(self) -> None:
         """Return when the engine can take requests. Raises ``EngineDead`` with the reason when it could not start."""

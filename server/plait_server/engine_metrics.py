@@ -1,24 +1,42 @@
 """The engine's own figures on the metrics endpoint, under the names that the engine gives them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from plait_engine.client import EngineStats
 
-Value = TypeVar("Value")
+
+class Known(NamedTuple):
+    """What is shown of a metric even before the engine has counted anything under its name."""
+
+    labels: tuple[str, ...]
+    help: str
+
+
+GAUGES = {
+    "plait_requests": Known(("state",), "Sequences in the engine"),
+    "plait_arena_bytes": Known(("use",), "The arena, by what its bytes are used for"),
+    "plait_pages": Known(("group", "use"), "Pages of the paged groups"),
+    "plait_slots": Known(("group", "use"), "Slot rows of the fixed-size groups"),
+    "plait_cache_utilization_ratio": Known((), "Bytes of the arena in use over all its bytes"),
+}
+COUNTERS = {
+    "plait_preemptions_total": Known(("outcome",), "Sequences that gave up their memory and went back to the queue"),
+    "plait_no_progress_total": Known((), "Requests ended because the engine could not go on with them"),
+}
+HISTOGRAMS = {
+    "plait_queue_seconds": Known((), "From arrival in the engine to the end of the first step"),
+    "plait_step_seconds": Known(("phase",), "One step of the engine, by phase"),
+    "plait_batch_tokens": Known((), "Tokens in one step"),
+}
 
 
 class EngineCollector(Collector):
-    """Shows the latest ``EngineStats``; shows nothing while there are none, rather than old figures."""
+    """Shows the latest ``EngineStats``; without any, names only, rather than old figures."""
 
     def __init__(self) -> None:
         self.stats: EngineStats | None = None
@@ -30,54 +48,56 @@ class EngineCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        stats = self.stats
-        if stats is None:
-            return
-        requests = GaugeMetricFamily("plait_requests", "Requests in the engine", labels=["state"])
-        requests.add_metric(["running"], stats.running)
-        requests.add_metric(["waiting"], stats.waiting)
-        yield requests
-        for name, values in self._free(stats.gauges):
-            yield gauge(name, values)
-        for name, values in self._free(stats.counters):
-            yield counter(name, values)
-        for name, rows in self._free(stats.histograms):
-            yield histogram(name, rows, stats.bounds.get(name, ()))
+        stats = self.stats or EngineStats()
+        requests = {"plait_requests": {"state=running": stats.running, "state=waiting": stats.waiting}}
+        gauges = stats.gauges | (requests if self.stats else {})
+        for name in self._names(GAUGES, gauges):
+            yield gauge(name, known(GAUGES, name, gauges), gauges.get(name, {}))
+        for name in self._names(COUNTERS, stats.counters):
+            yield counter(name, known(COUNTERS, name, stats.counters), stats.counters.get(name, {}))
+        for name in self._names(HISTOGRAMS, stats.histograms):
+            rows = stats.histograms.get(name, {})
+            yield histogram(name, known(HISTOGRAMS, name, stats.histograms), rows, stats.bounds.get(name, ()))
 
-    def _free(self, series: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-        for name, values in series.items():
-            bare = name.removesuffix("_total")
-            if bare not in self.taken and bare != "plait_requests":
-                yield name, values
+    def _names(self, table: Iterable[str], given: Iterable[str]) -> list[str]:
+        return [name for name in dict.fromkeys((*table, *given)) if name.removesuffix("_total") not in self.taken]
+
+
+def known(table: Mapping[str, Known], name: str, given: Mapping[str, Mapping[str, object]]) -> Known:
+    if name in table:
+        return table[name]
+    return Known(tuple(labels_of(next(iter(given[name]), ""))), name)
 
 
 def labels_of(written: str) -> dict[str, str]:
     """``key=value,key=value`` as the engine writes labels; the empty string is no labels."""
-    return dict(pair.split("=", 1) for pair in written.split(",")) if written else {}
+    pairs = (pair.partition("=") for pair in written.split(",")) if written else ()
+    return {key: value for key, _, value in pairs}
 
 
-def names_in(values: Mapping[str, object]) -> list[str]:
-    return list(labels_of(next(iter(values), "")))
+def values_of(written: str, labels: Sequence[str]) -> list[str]:
+    given = labels_of(written)
+    return [given.get(label, "") for label in labels]
 
 
-def gauge(name: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, name, labels=names_in(values))
+def gauge(name: str, about: Known, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, about.help, labels=about.labels)
     for written, value in values.items():
-        family.add_metric(list(labels_of(written).values()), value)
+        family.add_metric(values_of(written, about.labels), value)
     return family
 
 
-def counter(name: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(name, name, labels=names_in(values))
+def counter(name: str, about: Known, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(name, about.help, labels=about.labels)
     for written, value in values.items():
-        family.add_metric(list(labels_of(written).values()), value)
+        family.add_metric(values_of(written, about.labels), value)
     return family
 
 
-def histogram(name: str, values: Mapping[str, Sequence[float]], bounds: Sequence[float]) -> Metric:
+def histogram(name: str, about: Known, rows: Mapping[str, Sequence[float]], bounds: Sequence[float]) -> Metric:
     """Each row: cumulative counts, the last of them for +Inf, then the sum."""
-    family = HistogramMetricFamily(name, name, labels=names_in(values))
+    family = HistogramMetricFamily(name, about.help, labels=about.labels)
     edges = [*map(floatToGoString, bounds), "+Inf"]
-    for written, (*counts, total) in values.items():
-        family.add_metric(list(labels_of(written).values()), list(zip(edges, counts, strict=True)), total)
+    for written, (*counts, total) in rows.items():
+        family.add_metric(values_of(written, about.labels), list(zip(edges, counts, strict=True)), total)
     return family

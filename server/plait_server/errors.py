@@ -119,19 +119,26 @@ def path_of(error: Mapping[str, Any]) -> str:
     return clipped(".".join(places[1:] if places[:1] == ["body"] else places), MAX_DETAIL_CHARS)
 
 
-async def on_api_error(_: Request, error: Exception) -> Response:
+async def on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error.response()
+    return refused(request, error)
 
 
-async def on_engine_error(_: Request, error: Exception) -> Response:
+async def on_engine_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, EngineError)
-    return from_engine(error).response()
+    return refused(request, from_engine(error))
 
 
-async def on_validation_error(_: Request, error: Exception) -> Response:
+async def on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return from_validation(error.errors()).response()
+    return refused(request, from_validation(error.errors()))
+
+
+def refused(request: Request, error: ApiError) -> Response:
+    """The answer; counted unless the engine failed, which is counted as an abort."""
+    if error.status_code != 500:
+        request.app.state.front.metrics.refused(error.code)
+    return error.response()
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -31,8 +31,9 @@ class Health:
     async def wait_engine(self) -> None:
         """Turns loading into serving, or into failed; never raises."""
         try:
+            await self._engine.start()
             await self._engine.wait_ready()
-        except EngineDead as error:
+        except (EngineDead, OSError) as error:
             self.phase, self.failure = Phase.FAILED, str(error)
         else:
             self._heartbeat = time.monotonic()
@@ -70,13 +71,18 @@ class Health:
 
     async def live(self) -> str | None:
         """None when alive, else what is wrong. Loading and draining are alive; so is a step that takes its time."""
+        if self.phase is not Phase.LOADING and self._engine.alive:
+            await self.stats()
+        return self.trouble()
+
+    def trouble(self) -> str | None:
+        """What ``live`` knows without asking the engine again."""
         if self.phase is Phase.FAILED:
             return f"the engine could not start: {self.failure}"
         if self.phase is Phase.LOADING:
             return None
         if not self._engine.alive:
             return "the engine has stopped"
-        await self.stats()
         silence = time.monotonic() - self._heartbeat
         if silence > self._config.heartbeat_limit_seconds:
             return f"the engine has not gone round its loop for {silence:.0f} seconds"
@@ -84,11 +90,14 @@ class Health:
 
     async def ready(self) -> str | None:
         """None when a new request would be served, else why not."""
+        return self.obstacle(await self.stats())
+
+    def obstacle(self, stats: EngineStats | None) -> str | None:
+        """What ``ready`` makes of the engine's answer."""
         try:
             self.admit()
         except ApiError as error:
             return error.message
-        stats = await self.stats()
         if stats is None:
             return "the engine does not answer"
         if stats.stuck:

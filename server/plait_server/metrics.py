@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from plait_engine.client import EngineStats
 from plait_server.engine_metrics import EngineCollector
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.shutting_down = False
+        """Set when running requests are ended by the server, which cancels them as a vanished client does."""
         self.engine = EngineCollector()
         registry = self.registry
         self.prompt_tokens = Counter("plait_prompt_tokens", "Tokens of accepted prompts", registry=registry)
@@ -76,6 +79,11 @@ class Metrics:
         self.aborted_total = Counter(
             "plait_aborted", "Requests ended before they were complete", ["reason"], registry=registry
         )
+        self.engine_up = Gauge("plait_engine_up", "1 while the engine lives, as /health says", registry=registry)
+        self.ready = Gauge("plait_ready", "1 while /ready says yes", registry=registry)
+        self.queue_limit = Gauge(
+            "plait_queue_limit", "Sequences that may wait before more are refused", registry=registry
+        )
         self.engine.taken = frozenset(family.name for family in self.registry.collect())
         self.registry.register(self.engine)
 
@@ -84,10 +92,19 @@ class Metrics:
         """``reason`` is an error code: they are all written down in this package, so the label is bounded."""
         self.refused_total.labels(reason).inc()
 
+    @guarded
+    def state(self, *, up: bool, ready: bool, queue_limit: int, stats: EngineStats | None) -> None:
+        """The server's state at this moment, for the exposition that follows."""
+        self.engine_up.set(up)
+        self.ready.set(ready)
+        self.queue_limit.set(queue_limit)
+        self.engine.stats = stats
+
     def following(self, usage: Counts, started: float) -> "Following":
         return Following(self, usage, started)
 
     def exposition(self) -> bytes:
+        """May raise, unlike all else here: a scrape that fails should be seen to fail."""
         return generate_latest(self.registry)
 
 
@@ -132,4 +149,5 @@ class Following:
     @guarded
     def aborted(self, kind: type[BaseException] | None) -> None:
         gone = kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit)
-        self._metrics.aborted_total.labels("client_gone" if gone else "engine").inc()
+        reason = "engine" if not gone else "shutdown" if self._metrics.shutting_down else "client_gone"
+        self._metrics.aborted_total.labels(reason).inc()

@@ -12,5 +12,12 @@ router = APIRouter()
 @router.get("/metrics", response_model=None)
 async def metrics(front: Front) -> Response:
     """For Prometheus, in its text format."""
-    front.metrics.engine.stats = await front.health.stats()
+    health = front.health
+    stats = await health.stats()
+    front.metrics.state(
+        up=stats is not None and health.trouble() is None,
+        ready=health.obstacle(stats) is None,
+        queue_limit=front.engine.info.max_queue if stats is not None else 0,
+        stats=stats,
+    )
     return Response(front.metrics.exposition(), media_type=CONTENT_TYPE)

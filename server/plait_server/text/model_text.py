@@ -1,10 +1,11 @@
 """All that the front end knows of a model: how it reads and writes text, and how it likes to be sampled."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plait_engine.request import SamplingParams
 from plait_server.text.chat_template import ChatTemplate
 from plait_server.text.tokenizer import TextTokenizer
 
@@ -19,11 +20,21 @@ class SamplingDefaults:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
 
+    def __post_init__(self) -> None:
+        SamplingParams(**asdict(self))  # raises ValueError for numbers that cannot be
+
     @classmethod
     def load(cls, folder: Path) -> "SamplingDefaults":
-        given = read_json(folder / "generation_config.json")
+        path = folder / "generation_config.json"
+        given = read_json(path)
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        return cls(**{name: given[name] for name in names if given.get(name) is not None})
+        values = {name: given[name] for name in names if given.get(name) is not None}
+        if given.get("do_sample") is False:
+            values["temperature"] = 0.0
+        try:
+            return cls(**values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
