@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from plait_engine.state.ledger import Poison
+from plait_engine.state.poison import Poison
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*$", re.IGNORECASE)
 _SCALE = {p + i: (1024 if i else 1000) ** n for n, p in enumerate("kmgt", 1) for i in ("", "i")}

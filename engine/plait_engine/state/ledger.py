@@ -1,27 +1,17 @@
 """Who owns what in the arena. Reservations take everything at once, or change nothing."""
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 
 import torch
 
 from plait_engine.state.arena import Arena
+from plait_engine.state.poison import Poison as Poison
 from plait_engine.state.pools import SlabPool, StateBug, UnitPool, choose_slab_bytes
 from plait_engine.state.spec import GRANULE_BYTES, Granule, GroupId, StateGroup
 
 Units = dict[GroupId, list[Granule]]
 Demand = Mapping[GroupId, int]
 """Units wanted of each group: pages, or slot rows (``units_per_slot`` for one slot)."""
-
-
-class Poison(StrEnum):
-    """What free memory is filled with in tests, so that a read of it cannot pass unseen."""
-
-    OFF = "off"
-    NAN = "nan"
-    """0xFF: NaN in bf16, fp16 and fp32, -1 as an index."""
-    LARGE = "large"
-    """0x7B: about 1.3e36 in bf16 and fp32, 6e4 in fp16; finite, so that no NaN check helps."""
 
 
 _FILL = {Poison.NAN: 0xFF, Poison.LARGE: 0x7B}
