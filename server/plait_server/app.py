@@ -13,8 +13,8 @@ from plait_server.front import FrontEnd
 from plait_server.middleware.connection import ClientConnection
 from plait_server.middleware.last_resort import LastResort
 from plait_server.middleware.request_id import RequestId
+from plait_server.release import installed_version
 from plait_server.routes import chat, completions, health, metrics, models, tokenize
-from plait_server.routes.health import installed_version
 from plait_server.text.model_text import ModelText
 
 

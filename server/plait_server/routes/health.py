@@ -1,11 +1,10 @@
 """GET /health, /ready and /version."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from plait_server.front import Front
+from plait_server.release import installed_version
 
 router = APIRouter()
 WAIT = {"Retry-After": "5"}
@@ -28,10 +27,3 @@ async def ready(front: Front) -> JSONResponse:
 @router.get("/version")
 async def show_version() -> dict[str, str]:
     return {"version": installed_version()}
-
-
-def installed_version() -> str:
-    try:
-        return version("plait")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "unknown"

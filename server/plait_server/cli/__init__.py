@@ -1,0 +1,5 @@
+"""The ``plait`` command."""
+
+from plait_server.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,44 @@
+"""Commands that need torch and no server: they run in this process."""
+
+import sys
+from collections.abc import Callable
+
+from plait_engine.config import EngineConfig
+
+
+def print_memory_plan(config: EngineConfig) -> int:
+    def report() -> bool:
+        from plait_engine.build import make_plan
+
+        print(make_plan(config).memory.describe())
+        return True
+
+    return status_of(report)
+
+
+def print_layers(config: EngineConfig) -> int:
+    def report() -> bool:
+        from plait_engine.build import make_plan
+
+        print(make_plan(config).describe().partition("\nmemory\n")[0])
+        return True
+
+    return status_of(report)
+
+
+def verify_model(config: EngineConfig) -> int:
+    def report() -> bool:
+        from plait_engine.verify import verify
+
+        return verify(config)
+
+    return status_of(report)
+
+
+def status_of(report: Callable[[], bool]) -> int:
+    """0 when all is well, 1 when a check failed, 2 when the model or the options do not allow the question."""
+    try:
+        return 0 if report() else 1
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,42 @@
+"""``plait serve``: find the model, start the engine's process, serve until told to stop."""
+
+import logging
+import sys
+from pathlib import Path
+
+from plait_engine.config import EngineConfig
+from plait_engine.loader.find import ModelNotFoundError, find_model
+from plait_engine.remote import RemoteEngine
+from plait_server.app import create_app
+from plait_server.cli.names import served_names
+from plait_server.config import ServerConfig
+from plait_server.serve import run
+from plait_server.text.model_text import ModelText
+
+log = logging.getLogger("plait")
+
+
+def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
+    """The exit status: 0 after a shutdown that was asked for."""
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        folder = find_model(engine_config.model)
+        text = ModelText.load(folder)
+    except (ModelNotFoundError, OSError, ValueError) as error:
+        log.error("%s", error)
+        return 1
+    engine_config, config = resolved(engine_config, config, folder)
+    for line in (*engine_config.describe().splitlines(), *config.lines()):
+        log.info("%s", line.strip())
+    engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
+    return run(create_app(config, engine, text), config)
+
+
+def resolved(engine: EngineConfig, server: ServerConfig, folder: Path) -> tuple[EngineConfig, ServerConfig]:
+    """The engine gets the folder, so that both processes read the same one; clients get a name, not a path."""
+    from dataclasses import replace
+
+    names = server.served_names or served_names(engine.model, folder)
+    return replace(engine, model=str(folder)), replace(server, served_names=names)
