@@ -1,5 +1,6 @@
 """Who owns what in the arena. Reservations take everything at once, or change nothing."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -51,10 +52,14 @@ class Ledger:
         return units
 
     def give_back(self, group: GroupId, units: Iterable[Granule]) -> None:
-        units = list(units)
-        self.pools[group].give_back(units)
+        """One reference less on each unit; what nobody refers to any more is free."""
+        freed = self.pools[group].give_back(units)
         if self.poison is not Poison.OFF:
-            self._fill(group, units, _FILL[self.poison])
+            self._fill(group, freed, _FILL[self.poison])
+
+    def share(self, group: GroupId, units: Iterable[Granule]) -> None:
+        """One more reference on each unit, which somebody holds already."""
+        self.pools[group].share(units)
 
     def fits_alone(self, demand: Demand) -> bool:
         """Whether ``demand`` could be met if nothing else ran."""
@@ -67,16 +72,17 @@ class Ledger:
         return needed <= empty
 
     def check(self, owned: Iterable[Units] = ()) -> None:
-        """The books: per slab running + free == units, slabs add up, and ``owned`` is exactly what is taken."""
+        """The books: per slab taken + free == units, slabs add up, ``owned`` are exactly the references there are."""
         in_pools = sum(pool.slab_count for pool in self.pools.values())
         if in_pools + self.slabs.free != self.slabs.total:
             raise StateBug(f"{in_pools} slabs in use + {self.slabs.free} free are not {self.slabs.total}")
         holders = [self.reserved, *owned]
         for group, pool in self.pools.items():
             pool.check()
-            held = [unit for units in holders for unit in units.get(group, [])]
-            if len(held) != len(set(held)) or set(held) != pool.taken:
-                raise StateBug(f"{pool.group.spec.kind}: {len(held)} units are owned but {len(pool.taken)} are taken")
+            held = Counter(unit for units in holders for unit in units.get(group, []))
+            if held != pool.taken:
+                known = sum(pool.taken.values())
+                raise StateBug(f"{pool.group.spec.kind}: {held.total()} references are held, but {known} taken")
 
     def _fill(self, group: GroupId, units: list[Granule], value: int) -> None:
         if not units:

@@ -49,7 +49,8 @@ class UnitPool:
 
     group: StateGroup
     slabs: SlabPool
-    taken: set[Granule] = field(default_factory=set)
+    taken: dict[Granule, int] = field(default_factory=dict)
+    """References on each unit that is not free."""
     _free: dict[int, list[Granule]] = field(default_factory=dict)
     _by_free: list[dict[int, None]] = field(init=False)
 
@@ -75,14 +76,29 @@ class UnitPool:
             del free[-n:]
             self._by_free[len(free)][slab] = None
             self.available -= n
-        self.taken.update(got)
+        self.taken.update(dict.fromkeys(got, 1))
         return got
 
-    def give_back(self, units: Iterable[Granule]) -> None:
+    def share(self, units: Iterable[Granule]) -> None:
+        """One more reference on each unit; each must have one already."""
+        taken = self.taken
         for unit in units:
-            if unit not in self.taken:
+            if unit not in taken:
+                raise StateBug(f"unit {unit} of {self.group.spec.kind} is shared but was not taken")
+            taken[unit] += 1
+
+    def give_back(self, units: Iterable[Granule]) -> list[Granule]:
+        """One reference less on each unit. Returns those that are free now."""
+        freed: list[Granule] = []
+        for unit in units:
+            references = self.taken.get(unit)
+            if references is None:
                 raise StateBug(f"unit {unit} of {self.group.spec.kind} is given back but was not taken")
-            self.taken.remove(unit)
+            if references > 1:
+                self.taken[unit] = references - 1
+                continue
+            del self.taken[unit]
+            freed.append(unit)
             slab = unit * GRANULE_BYTES // self.slabs.slab_bytes
             free = self._free[slab]
             del self._by_free[len(free)][slab]
@@ -92,12 +108,13 @@ class UnitPool:
                 self._close_slab(slab)
             else:
                 self._by_free[len(free)][slab] = None
+        return freed
 
     def check(self) -> None:
         """Per slab, taken + free == units, and no unit twice."""
         free = {unit for units in self._free.values() for unit in units}
         n_free = sum(len(units) for units in self._free.values())
-        if len(free) != n_free or free & self.taken:
+        if len(free) != n_free or free & self.taken.keys():
             raise StateBug(f"{self.group.spec.kind}: a unit is free twice, or free and taken")
         if n_free + len(self.taken) != len(self._free) * self.per_slab or n_free != self.available:
             raise StateBug(f"{self.group.spec.kind}: {n_free} free + {len(self.taken)} taken do not fill its slabs")

@@ -1,0 +1,69 @@
+"""A resume point's state beyond full-attention pages: immutable slot rows, and references on window pages."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+from plait_engine.state.ledger import Ledger, Units
+from plait_engine.state.pools import StateBug
+from plait_engine.state.spec import Granule, GroupId, Position
+
+StepReceipt = NewType("StepReceipt", int)
+"""Proof that a step has been committed: only ``Engine`` makes one, when the step that wrote something is over."""
+
+
+class Stage(StrEnum):
+    RESERVED = "reserved"
+    """Rows are taken; a step that is planned or under way will write them."""
+    PUBLISHED = "published"
+    """Written by a committed step and findable. Immutable from here on."""
+    GONE = "gone"
+    """Everything was given back."""
+
+
+@dataclass(frozen=True)
+class WindowPages:
+    """Pages of one windowed group that cover a window: page numbers ``[first, first + len(pages))``."""
+
+    first: int
+    pages: tuple[Granule, ...]
+
+
+@dataclass(eq=False)
+class Checkpoint:
+    """Valid at exactly ``position``. Owns its slot rows and holds a reference on each of its window pages.
+
+    ``checksum`` covers the slot rows' bytes; whoever copies them back compares. ``fingerprint`` names the layout and
+    the model that wrote them.
+    """
+
+    position: Position
+    fingerprint: str
+    slots: Units
+    windows: dict[GroupId, WindowPages] = field(default_factory=dict)
+    checksum: int | None = None
+    stage: Stage = Stage.RESERVED
+    receipt: StepReceipt | None = None
+    leases: int = 0
+
+    def publish(self, receipt: StepReceipt, windows: dict[GroupId, WindowPages], checksum: int | None) -> None:
+        """The step that wrote the rows is committed. ``windows`` are already shared in the ledger for it."""
+        if self.stage is not Stage.RESERVED:
+            raise StateBug(f"a {self.stage} checkpoint at {self.position} is published again")
+        self.windows, self.checksum, self.receipt, self.stage = windows, checksum, receipt, Stage.PUBLISHED
+
+    def discard(self, ledger: Ledger) -> None:
+        """Give everything back. Never called while a lease is open."""
+        if self.leases:
+            raise StateBug(f"a checkpoint at {self.position} is discarded under {self.leases} leases")
+        for group, units in self.owned().items():
+            ledger.give_back(group, units)
+        self.slots, self.windows, self.stage = {}, {}, Stage.GONE
+
+    def owned(self) -> Units:
+        """References that it holds, slot rows and window pages."""
+        return {**self.slots, **{group: list(w.pages) for group, w in self.windows.items()}}
+
+    def bytes_in(self, ledger: Ledger) -> int:
+        """Bytes of its slot rows. Window pages are shared with who runs there, and small."""
+        return sum(len(units) * ledger.groups[group].unit_bytes for group, units in self.slots.items())
