@@ -63,6 +63,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     tenant: str = ""
     cache_salt: str = ""
+    marks: tuple[int, ...] = ()
+    """Prompt positions where a checkpoint is worth its bytes: the stable point of a chat prompt, the end of the system
+    prompt, what the client asked for. Empty: the engine picks the prompt's end."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

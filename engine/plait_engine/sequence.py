@@ -1,10 +1,15 @@
 """One stream of tokens being generated."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from plait_engine.request import FinishReason, Request, TokenLogprobs
 from plait_engine.state.sequence_state import SequenceState
 from plait_engine.state.spec import Position
+
+if TYPE_CHECKING:
+    from plait_engine.state.prefix_cache import Reuse
+    from plait_engine.state.restore import Restore
 
 START = Position(0)
 
@@ -37,6 +42,14 @@ class Sequence:
     announced: bool = False
     """Whether a first delta was sent: what comes once per sequence comes with it."""
     seed: int = 0
+    restore: "Restore | None" = None
+    """What is still to be brought to its state before its next step."""
+    marks: list[Position] = field(default_factory=list)
+    """Positions ahead at which it leaves a checkpoint, in order."""
+    reuse: "Reuse | None" = None
+    """What it found in the cache at its first admission."""
+    tainted: bool = False
+    """Its restore failed: what steps computed since is worthless, and it starts over."""
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     """Of prompt tokens 1, 2, ... as far as they are computed, when the request wants them."""
     first_scheduled_seconds: float | None = None
@@ -45,6 +58,11 @@ class Sequence:
     def __post_init__(self) -> None:
         if not self.tokens:
             self.tokens = list(self.request.prompt)
+
+    @property
+    def namespace(self) -> str:
+        """What keeps its cached prefixes apart from others'. Model and layout are checked by fingerprint."""
+        return f"{self.request.tenant}\0{self.request.cache_salt}"
 
     @property
     def prompt_length(self) -> int:

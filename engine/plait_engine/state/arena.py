@@ -39,6 +39,12 @@ class Arena:
         typed = self.bytes.view(tensor.dtype)
         return typed.as_strided((rows, *inner), (GRANULE_BYTES // size, *strides), offset // size)
 
+    def units(self, n_bytes: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+        """Units of ``n_bytes`` by granule, ``[granules, n_bytes / itemsize]``: the same raw memory for every group."""
+        size = dtype.itemsize
+        rows = (self.n_bytes - n_bytes) // GRANULE_BYTES + 1
+        return self.bytes.view(dtype).as_strided((rows, n_bytes // size), (GRANULE_BYTES // size, 1))
+
     def unit(self, address: Granule, n_bytes: int) -> Tensor:
         """The raw bytes of one unit."""
         start = address * GRANULE_BYTES

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from torch import Tensor
+
 from plait_engine.state.ledger import Ledger, Units
 from plait_engine.state.pools import StateBug
 from plait_engine.state.spec import Granule, GroupId, Position
@@ -33,7 +35,8 @@ class WindowPages:
 class Checkpoint:
     """Valid at exactly ``position``. Owns its slot rows and holds a reference on each of its window pages.
 
-    ``checksum`` covers the slot rows' bytes; whoever copies them back compares. ``fingerprint`` names the layout and
+    ``windows`` are shared in the ledger for it. ``checksum``
+    covers the slot rows' bytes and stays on the device; whoever copies the rows back compares. ``fingerprint`` names the layout and
     the model that wrote them.
     """
 
@@ -41,16 +44,16 @@ class Checkpoint:
     fingerprint: str
     slots: Units
     windows: dict[GroupId, WindowPages] = field(default_factory=dict)
-    checksum: int | None = None
+    checksum: Tensor | None = None
     stage: Stage = Stage.RESERVED
     receipt: StepReceipt | None = None
     leases: int = 0
 
-    def publish(self, receipt: StepReceipt, windows: dict[GroupId, WindowPages], checksum: int | None) -> None:
-        """The step that wrote the rows is committed. ``windows`` are already shared in the ledger for it."""
+    def publish(self, receipt: StepReceipt, checksum: Tensor | None) -> None:
+        """The step that wrote the rows is committed."""
         if self.stage is not Stage.RESERVED:
             raise StateBug(f"a {self.stage} checkpoint at {self.position} is published again")
-        self.windows, self.checksum, self.receipt, self.stage = windows, checksum, receipt, Stage.PUBLISHED
+        self.checksum, self.receipt, self.stage = checksum, receipt, Stage.PUBLISHED
 
     def discard(self, ledger: Ledger) -> None:
         """Give everything back. Never called while a lease is open."""

@@ -8,7 +8,7 @@ import torch
 from plait_engine.state.arena import Arena
 from plait_engine.state.poison import Poison as Poison
 from plait_engine.state.pools import SlabPool, StateBug, UnitPool, choose_slab_bytes
-from plait_engine.state.spec import GRANULE_BYTES, Granule, GroupId, StateGroup
+from plait_engine.state.spec import Granule, GroupId, StateGroup
 
 Units = dict[GroupId, list[Granule]]
 Demand = Mapping[GroupId, int]
@@ -61,6 +61,14 @@ class Ledger:
         """One more reference on each unit, which somebody holds already."""
         self.pools[group].share(units)
 
+    def holds(self, group: GroupId, units: Iterable[Granule]) -> bool:
+        """Whether somebody holds every one of the units: none of them is free."""
+        taken = self.pools[group].taken
+        return all(unit in taken for unit in units)
+
+    def references(self, group: GroupId, unit: Granule) -> int:
+        return self.pools[group].taken.get(unit, 0)
+
     def fits_alone(self, demand: Demand) -> bool:
         """Whether ``demand`` could be met if nothing else ran."""
         empty = self.slabs.total - sum(-(-len(self.reserved[g]) // self.pools[g].per_slab) for g in self.reserved)
@@ -87,7 +95,5 @@ class Ledger:
     def _fill(self, group: GroupId, units: list[Granule], value: int) -> None:
         if not units:
             return
-        n_bytes = self.groups[group].unit_bytes
-        rows = (self.arena.n_bytes - n_bytes) // GRANULE_BYTES + 1
-        view = self.arena.bytes.as_strided((rows, n_bytes), (GRANULE_BYTES, 1))
+        view = self.arena.units(self.groups[group].unit_bytes)
         view[torch.tensor(units, device=view.device)] = value

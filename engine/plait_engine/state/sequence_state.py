@@ -1,8 +1,12 @@
 """What one running sequence owns: pages by page number, one slot per slot group, and the position of it all."""
 
+from plait_engine.state.checkpoint import Checkpoint, WindowPages
 from plait_engine.state.ledger import Demand, Ledger, Units
 from plait_engine.state.pools import StateBug
 from plait_engine.state.spec import Granule, GroupId, PagedSpec, Position, StateGroup
+from plait_engine.state.unit_copy import UnitCopy
+
+START = Position(0)
 
 
 class PageRun:
@@ -25,31 +29,51 @@ class PageRun:
 
     def missing(self, tokens: int) -> int:
         """Pages to take from the ledger so that the first ``tokens`` tokens have entries."""
-        return max(0, self._pages_for(tokens) - self.first - len(self.pages) - len(self.spares))
+        return max(0, self.group.pages_for(tokens) - self.first - len(self.pages) - len(self.spares))
 
     def extend(self, tokens: int, fresh: list[Granule]) -> None:
         self.spares.extend(fresh)
-        while self.first + len(self.pages) < self._pages_for(tokens):
+        while self.first + len(self.pages) < self.group.pages_for(tokens):
             self.pages.append(self.spares.pop())
 
-    def pass_window(self, position: Position) -> None:
-        """Drop pages that no token at ``position`` or later can see."""
+    def pass_window(self, position: Position, ledger: Ledger) -> None:
+        """Drop pages that no token at ``position`` or later can see; those that others hold too are not ours to reuse."""
         first = self.spec.needed(position).start // self.group.page_size
         if first > self.first:
             passed = min(first - self.first, len(self.pages))
-            self.spares.extend(self.pages[:passed])
+            for page in self.pages[:passed]:
+                if ledger.references(self.group.id, page) == 1:
+                    self.spares.append(page)
+                else:
+                    ledger.give_back(self.group.id, [page])
             del self.pages[:passed]
             self.first += passed
 
-    def reserve_for(self, prompt: int, max_chunk: int) -> int:
-        """Pages that a prompt of ``prompt`` tokens needs at most at any time while it runs in chunks."""
-        if self.spec.window is None:
-            return self._pages_for(prompt)
-        span = min(prompt, self.spec.window - 1 + max_chunk)
-        return min(self._pages_for(prompt), self._pages_for(span) + 1)
+    def window_at(self, position: Position) -> WindowPages:
+        """The pages that one needs to go on from ``position``."""
+        first = max(self.first, self.spec.needed(position).start // self.group.page_size)
+        return WindowPages(first, tuple(self.pages[first - self.first : self.group.pages_for(position) - self.first]))
 
-    def _pages_for(self, tokens: int) -> int:
-        return -(-self.spec.entries(tokens + self.spec.ratio - 1) // self.group.page_size)
+    def reserve_for(self, tokens: int, max_chunk: int, position: Position) -> int:
+        """Pages to take so that ``tokens`` tokens can run in chunks from ``position`` on, where earlier ones are shared.
+
+        A page that is partly used at ``position`` is copied, so it counts.
+        """
+        shared = self.spec.entries(position) // self.group.page_size
+        if self.spec.window is None:
+            return self.group.pages_for(tokens) - shared
+        span = min(tokens, self.spec.window - 1 + max_chunk)
+        return min(self.group.pages_for(tokens) - shared, self.group.pages_for(span) + 1)
+
+    def resume(self, position: Position, first: int, pages: list[Granule], ledger: Ledger) -> UnitCopy | None:
+        """Share ``pages``, from page number ``first`` on; the last, when partly used, is copied into one of our own."""
+        whole = self.spec.entries(position) // self.group.page_size - first
+        ledger.share(self.group.id, pages[:whole])
+        self.first, self.pages = first, pages[:whole]
+        if whole == len(pages):
+            return None
+        self.pages.append(self.spares.pop())
+        return UnitCopy(self.group.id, pages[whole], self.pages[-1])
 
 
 class SequenceState:
@@ -61,15 +85,31 @@ class SequenceState:
         self.slots: Units = {}
         self._slot_demand = {g.id: g.units_per_slot for g in groups if not g.paged}
 
-    def admission_demand(self, prompt: int, max_chunk: int) -> dict[GroupId, int]:
-        """Everything that running the prompt to its end takes, so that an admitted prefill never gets stuck."""
-        pages = {id: run.reserve_for(prompt, max_chunk) for id, run in self.runs.items()}
+    def admission_demand(self, tokens: int, max_chunk: int, position: Position = START) -> dict[GroupId, int]:
+        """Everything that computing ``tokens`` tokens from ``position`` on takes."""
+        pages = {id: run.reserve_for(tokens, max_chunk, position) for id, run in self.runs.items()}
         return {**pages, **self._slot_demand}
 
     def admit(self, units: Units) -> None:
         for group, run in self.runs.items():
             run.spares.extend(units.pop(group))
         self.slots = units
+
+    def resume(
+        self, position: Position, pages: dict[GroupId, list[Granule]], checkpoint: Checkpoint | None, ledger: Ledger
+    ) -> list[UnitCopy]:
+        """Go on from ``position``: returns the copies without which this state is not there yet.
+
+        ``pages`` are those of full-attention groups by page number. Right after ``admit``.
+        """
+        copies: list[UnitCopy | None] = [self.runs[g].resume(position, 0, of, ledger) for g, of in pages.items()]
+        if checkpoint is not None:
+            for group, window in checkpoint.windows.items():
+                copies.append(self.runs[group].resume(position, window.first, list(window.pages), ledger))
+            for group, rows in checkpoint.slots.items():
+                copies.extend(UnitCopy(group, old, new) for old, new in zip(rows, self.slots[group], strict=True))
+        self.position = position
+        return [copy for copy in copies if copy is not None]
 
     def growth_demand(self, tokens: int) -> Demand:
         """Pages to take so that the first ``tokens`` tokens have a place; empty most of the time."""
@@ -86,9 +126,9 @@ class SequenceState:
             raise StateBug(f"a step from position {start} is committed on a state at position {self.position}")
         self.position = Position(start + count)
 
-    def pass_windows(self, position: Position) -> None:
+    def pass_windows(self, position: Position, ledger: Ledger) -> None:
         for run in self.runs.values():
-            run.pass_window(position)
+            run.pass_window(position, ledger)
 
     def owned(self) -> Units:
         return {**{group: run.pages + run.spares for group, run in self.runs.items()}, **self.slots}

@@ -88,6 +88,16 @@ class StateGroup:
         return isinstance(self.spec, PagedSpec)
 
     @property
+    def full(self) -> bool:
+        """Whether every entry from the start on is kept, so that one can go on from any position."""
+        return isinstance(self.spec, PagedSpec) and self.spec.window is None
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold the entries of the first ``tokens`` tokens."""
+        assert isinstance(self.spec, PagedSpec)
+        return -(-self.spec.entries(tokens + self.spec.ratio - 1) // self.page_size)
+
+    @property
     def units_per_slot(self) -> int:
         return len(self.layers)
 

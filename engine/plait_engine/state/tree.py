@@ -91,7 +91,7 @@ class PrefixTree:
         self.ledger = ledger
         self.clock = 0
         self._roots: dict[str, Node] = {}
-        self._full = tuple(g for g in ledger.groups if g.paged and getattr(g.spec, "window", None) is None)
+        self._full = tuple(g for g in ledger.groups if g.full)
         self.needs_checkpoint = len(self._full) < len(ledger.groups)
         """Whether any group can go on only from a checkpoint."""
 

@@ -1,0 +1,175 @@
+"""What the scheduler asks of the cache: from where can this sequence go on, take memory, keep what was computed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from plait_engine.sequence import Sequence
+from plait_engine.state.checkpoint import Checkpoint, StepReceipt, WindowPages
+from plait_engine.state.eviction import Evictor
+from plait_engine.state.ledger import Demand, Ledger, Units
+from plait_engine.state.placement import Placement
+from plait_engine.state.restore import Flaw, Restore, find_flaw
+from plait_engine.state.spec import GroupId, Position
+from plait_engine.state.tree import NO_MATCH, Match, PrefixTree, ResumePoint
+from plait_engine.state.unit_copy import UnitCopier
+from plait_engine.stats import Stats
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """What one sequence found at its first admission; ``reason`` says why ``effective`` is less than ``known``."""
+
+    known: int
+    effective: int
+    reason: str | None
+
+
+class PrefixCache:
+    """Owns the tree. Where it is not ``enabled`` nothing is found, nothing is kept, and it costs nothing."""
+
+    def __init__(
+        self, ledger: Ledger, copier: UnitCopier, placement: Placement, stats: Stats, *, fingerprint: str, enabled: bool
+    ) -> None:
+        self.ledger = ledger
+        self.copier = copier
+        self.placement = placement
+        self.stats = stats
+        self.fingerprint = fingerprint
+        self.enabled = enabled
+        self.tree = PrefixTree(ledger)
+        self.evictor = Evictor(self.tree)
+        self._slot_demand: Demand = {g.id: g.units_per_slot for g in ledger.groups if not g.paged}
+        self._condemned: list[Checkpoint] = []
+        """Found broken while somebody else still has a lease on them."""
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def take(self, demand: Demand) -> Units | None:
+        """``demand`` from what is free, else from what is cached; None, and nothing lost, when that is not enough."""
+        units = self.ledger.take(demand)
+        if units is None and self.enabled and self.evictor.make_room(demand):
+            units = self.ledger.take(demand)
+        return units
+
+    # Going on from what is there --------------------------------------------------------------------------------------
+
+    def match(self, sequence: Sequence) -> Match:
+        """What the tree knows of the sequence's tokens, with the resume points that are whole. Broken ones go."""
+        if not self.enabled:
+            return NO_MATCH
+        match = self.tree.match(sequence.namespace, np.array(sequence.tokens, np.int32))
+        for i, point in enumerate(match.points):
+            flaw = find_flaw(point, self.tree, self.ledger, self.fingerprint)
+            if flaw is None:
+                return Match(match.known, match.points[i:])
+            self.drop(point, flaw)
+        return Match(match.known, ())
+
+    def admit(self, sequence: Sequence, match: Match, max_chunk: int) -> bool:
+        """Give the sequence all that its tokens need, going on from the best resume point; or change nothing."""
+        point, state = match.best, sequence.state
+        lease = self.tree.lease(point) if point else None
+        position = point.position if point else Position(0)
+        units = self.take(state.admission_demand(sequence.length, max_chunk, position))
+        if units is None:
+            if lease is not None:
+                lease.give_back()
+            return False
+        state.admit(units)
+        if point is not None and lease is not None:
+            pages = {g.id: self.tree.pages_up_to(point, g.id) for g in self.ledger.groups if g.full}
+            copies = state.resume(position, pages, point.checkpoint, self.ledger)
+            sequence.restore = Restore(point, lease, tuple(copies))
+            sequence.scheduled = position
+        sequence.marks = self.placement.positions(len(sequence.tokens), sequence.request.marks, match, position)
+        if sequence.reuse is None:
+            sequence.reuse = self._count(sequence, match, position)
+        return True
+
+    def _count(self, sequence: Sequence, match: Match, position: Position) -> Reuse:
+        """Hits are counted once, at first admission; a prompt once, whatever ``n`` is."""
+        known = min(match.known, sequence.prompt_length - 1) if self.enabled else 0
+        reason = "no_checkpoint" if position < known else None
+        if sequence.index == 0:
+            self.stats.count("plait_prefix_lookup_tokens_total", sequence.prompt_length)
+            self.stats.count("plait_prefix_hit_tokens_total", known)
+            self.stats.count("plait_prefix_effective_hit_tokens_total", position)
+            if reason:
+                self.stats.count("plait_prefix_lost_tokens_total", known - position, f"reason={reason}")
+            if not known:
+                unused = "bypass" if not self.enabled else "too_short" if sequence.prompt_length < 2 else "no_match"
+                self.stats.count("plait_prefix_unused_total", labels=f"reason={unused}")
+        return Reuse(known, position, reason)
+
+    def restored(self, sequence: Sequence, flaw: Flaw | None) -> None:
+        """The step that carried a sequence's restore is over, or the sequence went before it was launched."""
+        restore, sequence.restore = sequence.restore, None
+        assert restore is not None
+        restore.lease.give_back()
+        if flaw is not None:
+            self.drop(restore.point, flaw)
+        else:
+            for state in {g.spec.kind for g in self.ledger.groups}:
+                self.stats.count("plait_state_restores_total", labels=f"state={state},tier=arena")
+        self._bury()
+
+    def drop(self, point: ResumePoint, flaw: Flaw) -> None:
+        """A resume point that cannot be used: count it, and see that nobody finds it again."""
+        self.stats.count("plait_state_restore_failures_total", labels=f"state={flaw.state},reason={flaw.reason}")
+        node, checkpoint = point.node, point.checkpoint
+        if checkpoint is not None and node.checkpoint is checkpoint:
+            node.checkpoint = None
+            self._condemned.append(checkpoint)
+            self.tree.prune(node)
+        self._bury()
+
+    def _bury(self) -> None:
+        for checkpoint in [c for c in self._condemned if not c.leases]:
+            self._condemned.remove(checkpoint)
+            checkpoint.discard(self.ledger)
+
+    # Keeping what was computed ----------------------------------------------------------------------------------------
+
+    def reserve(self, sequence: Sequence, position: Position) -> Checkpoint | None:
+        """Room for a checkpoint that the step being planned will write; None when there is none, which is no error."""
+        slots = self.take(self._slot_demand)
+        if slots is None:
+            self.stats.count("plait_checkpoint_skipped_total", labels="reason=no_memory")
+            return None
+        return Checkpoint(position, self.fingerprint, slots, self._share_windows(sequence, position))
+
+    def publish(self, sequence: Sequence, checkpoint: Checkpoint, receipt: StepReceipt) -> None:
+        """The step that wrote ``checkpoint`` is committed: what lies before it can be found from now on."""
+        checkpoint.publish(receipt, self.copier.checksum(checkpoint.slots) if checkpoint.slots else None)
+        tokens = np.array(sequence.tokens[: checkpoint.position], np.int32)
+        pages = {g.id: sequence.state.runs[g.id].pages for g in self.ledger.groups if g.full}
+        self.tree.insert(sequence.namespace, tokens, pages, checkpoint)
+
+    def keep(self, sequence: Sequence, receipt: StepReceipt) -> None:
+        """A sequence ends, or is preempted: what it owns at its position goes to the tree. Nothing is copied.
+
+        Before: the sequence owns its slot rows and references on its pages. After: the tree owns the rows and has
+        references of its own on the pages, and ``SequenceState.release`` gives back those of the sequence.
+        """
+        position = sequence.state.position
+        if not self.enabled or position == 0 or sequence.restore is not None or sequence.tainted:
+            return
+        slots, sequence.state.slots = sequence.state.slots, {}
+        checkpoint = Checkpoint(position, self.fingerprint, slots, self._share_windows(sequence, position))
+        self.publish(sequence, checkpoint, receipt)
+
+    def _share_windows(self, sequence: Sequence, position: Position) -> dict[GroupId, WindowPages]:
+        windows: dict[GroupId, WindowPages] = {}
+        for group in self.ledger.groups:
+            if group.paged and not group.full:
+                windows[group.id] = sequence.state.runs[group.id].window_at(position)
+                self.ledger.share(group.id, windows[group.id].pages)
+        return windows
+
+    # Books ------------------------------------------------------------------------------------------------------------
+
+    def owned(self) -> Iterator[Units]:
+        yield from self.tree.owned()
+        yield from (checkpoint.owned() for checkpoint in self._condemned)

@@ -1,0 +1,81 @@
+"""Going on from a resume point: the checks that it is whole, and the copies that bring it to a sequence.
+
+Four checks, in the order of their cost: pages complete, layout the same, every group there at the same position (all
+three on the host, at admission), and the bytes (on the device, with the copy; known when the step is committed).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from plait_engine.state.checkpoint import Checkpoint, Stage
+from plait_engine.state.ledger import Ledger
+from plait_engine.state.spec import GroupId, PagedSpec, Position, StateGroup
+from plait_engine.state.tree import Lease, PrefixTree, ResumePoint
+from plait_engine.state.unit_copy import UnitCopier, UnitCopy
+
+
+class Flaw(NamedTuple):
+    """What is wrong with a resume point: labels of ``plait_state_restore_failures_total``."""
+
+    state: str
+    reason: str
+
+
+def find_flaw(point: ResumePoint, tree: PrefixTree, ledger: Ledger, fingerprint: str) -> Flaw | None:
+    """The first of checks 1 to 3 that fails, or None."""
+    for group in ledger.groups:
+        if group.full:
+            pages = tree.pages_up_to(point, group.id)
+            if len(pages) != group.pages_for(point.position) or not ledger.holds(group.id, pages):
+                return Flaw(group.spec.kind, "pages_missing")
+        elif point.checkpoint is None:
+            return Flaw(group.spec.kind, "no_checkpoint")
+        elif (reason := _flaw_in(point.checkpoint, group, point.position, ledger, fingerprint)) is not None:
+            return Flaw(group.spec.kind, reason)
+    return None
+
+
+def _flaw_in(
+    checkpoint: Checkpoint, group: StateGroup, position: Position, ledger: Ledger, fingerprint: str
+) -> str | None:
+    if checkpoint.stage is not Stage.PUBLISHED or checkpoint.position != position:
+        return "position"
+    if checkpoint.fingerprint != fingerprint:
+        return "layout"
+    if not group.paged:
+        rows = checkpoint.slots.get(group.id, [])
+        return None if len(rows) == group.units_per_slot and ledger.holds(group.id, rows) else "slot_missing"
+    assert isinstance(group.spec, PagedSpec)
+    window = checkpoint.windows.get(group.id)
+    first = group.spec.needed(position).start // group.page_size
+    if window is None or window.first > first or window.first + len(window.pages) != group.pages_for(position):
+        return "pages_missing"
+    return None if ledger.holds(group.id, list(window.pages)) else "pages_missing"
+
+
+@dataclass(frozen=True)
+class Restore:
+    """A leased resume point on its way to a sequence, launched in front of the sequence's first step."""
+
+    point: ResumePoint
+    lease: Lease
+    copies: tuple[UnitCopy, ...]
+
+    def launch(self, copier: UnitCopier) -> Tensor | None:
+        """Copy, and compute the checksum of what was copied; ``verdict`` compares when the step is over."""
+        copier.copy(list(self.copies))
+        checkpoint = self.point.checkpoint
+        return copier.checksum(checkpoint.slots) if checkpoint is not None and checkpoint.slots else None
+
+    def verdict(self, found: Tensor | None, groups: tuple[StateGroup, ...]) -> Flaw | None:
+        """Check 4, on the host."""
+        checkpoint = self.point.checkpoint
+        if found is None or checkpoint is None or checkpoint.checksum is None:
+            return None
+        if int(found) == int(checkpoint.checksum):
+            return None
+        return Flaw(next(g.spec.kind for g in groups if not g.paged), "checksum")
+
+

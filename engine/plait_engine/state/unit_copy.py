@@ -1,0 +1,47 @@
+"""Copies and checksums of whole units, on the device that holds the arena."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plait_engine.state.arena import Arena
+from plait_engine.state.spec import Granule, GroupId, StateGroup
+
+
+@dataclass(frozen=True)
+class UnitCopy:
+    """Bring what lies in one unit to another of the same group."""
+
+    group: GroupId
+    source: Granule
+    target: Granule
+
+
+class UnitCopier:
+    """Moves units within one arena. Launches only; whoever needs the result on the host waits for it himself."""
+
+    def __init__(self, arena: Arena, groups: tuple[StateGroup, ...]) -> None:
+        self._groups = groups
+        self._arena = arena
+
+    def copy(self, copies: list[UnitCopy]) -> None:
+        """All at once: no target may be another copy's source."""
+        for group in self._groups:
+            own = [copy for copy in copies if copy.group == group.id]
+            if own:
+                view = self._arena.units(group.unit_bytes, torch.int64)
+                view[self._index([c.target for c in own])] = view[self._index([c.source for c in own])]
+
+    def checksum(self, units: dict[GroupId, list[Granule]]) -> Tensor:
+        """One int64 over all bytes of the units, in order: any flipped byte and any two swapped words change it."""
+        total = torch.zeros((), dtype=torch.int64, device=self._arena.bytes.device)
+        for group in self._groups:
+            if addresses := units.get(group.id):
+                words = self._arena.units(group.unit_bytes, torch.int64)[self._index(addresses)]
+                weights = torch.arange(1, 2 * words.numel(), 2, device=words.device).view_as(words)
+                total = total * 31 + (words * weights).sum()
+        return total
+
+    def _index(self, units: list[Granule]) -> Tensor:
+        return torch.tensor(units, dtype=torch.int64, device=self._arena.bytes.device)
