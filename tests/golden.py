@@ -23,7 +23,7 @@ COMMON = {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 4096,
     "initializer_range": 0.05,
     "bos_token_id": 1,
     "eos_token_id": 2,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from plait_engine.client import EngineStats
@@ -57,6 +57,7 @@ class Metrics:
         self.shutting_down = False
         """Set when running requests are ended by the server, which cancels them as a vanished client does."""
         self.engine = EngineCollector()
+        disable_created_metrics()  # a second series for each one, that nobody asks for
         registry = self.registry
         self.prompt_tokens = Counter("plait_prompt_tokens", "Tokens of accepted prompts", registry=registry)
         self.generated_tokens = Counter("plait_generated_tokens", "Tokens generated", registry=registry)

@@ -82,9 +82,9 @@ def plait_commands() -> dict[str, Any]:
         pytest.skip("plait_server.cli does not exist yet")
     from typer.main import get_command
 
-    from plait_server import cli
+    from plait_server.cli.commands import app
 
-    group = get_command(cli.app)
+    group = get_command(app)
     return dict(group.commands)  # type: ignore[attr-defined]
 
 

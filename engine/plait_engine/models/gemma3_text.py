@@ -36,6 +36,7 @@ class Config(ModelConfig):
         keys = language_keys(config, "gemma3_text")
         keys.one_of("hidden_activation", ["gelu_pytorch_tanh"])
         keys.one_of("use_bidirectional_attention", [False], default=False)
+        keys.multiple("num_attention_heads", of="num_key_value_heads")
         head_dim = keys.integer("head_dim")
         full = AttentionShape(
             keys.integer("num_attention_heads"),
@@ -63,15 +64,25 @@ class Config(ModelConfig):
 
 def _rotary(keys: Keys, head_dim: int) -> dict[str, RotarySpec]:
     """One for each kind, under ``rope_parameters``; formerly only full attention was scaled, by ``rope_scaling``."""
-    given = keys.values.get("rope_parameters")
+    given = keys.group("rope_parameters")
     if given is None:
-        given = {
-            "full_attention": {"rope_theta": keys.number("rope_theta"), **(keys.values.get("rope_scaling") or {})},
-            "sliding_attention": {"rope_theta": keys.number("rope_local_base_freq")},
-        }
-    if not isinstance(given, dict) or not all(isinstance(given.get(kind), dict) for kind in KINDS):
-        raise keys.error(f"rope_parameters must have an object for each of {', '.join(sorted(KINDS))}")
-    return {kind: spec_of(given[kind], keys, head_dim) for kind in sorted(KINDS)}
+        scaling = keys.group("rope_scaling")
+        full = {"rope_theta": _theta(keys, "rope_theta"), **(scaling.values if scaling else {})}
+        sliding = {"rope_theta": _theta(keys, "rope_local_base_freq")}
+        given = Keys({"full_attention": full, "sliding_attention": sliding}, keys.model_type)
+    specs = {}
+    for kind in sorted(KINDS):
+        rope = given.group(kind)
+        if rope is None:
+            raise keys.error(f"rope_parameters has no {kind}")
+        specs[kind] = spec_of(rope, head_dim)
+    return specs
+
+
+def _theta(keys: Keys, key: str) -> float:
+    if keys.values.get(key) is None:
+        raise keys.error(f"{key} is missing, and so is rope_parameters")
+    return keys.number(key)
 
 
 class NormedAttention(Attention):

@@ -14,7 +14,7 @@ from plait_engine.models.base import Build, LayerState
 from plait_engine.models.causal import CausalModel, Layer, ModelConfig
 from plait_engine.models.config import Keys, language_keys
 from plait_engine.models.layers.attention import Attention, AttentionShape
-from plait_engine.models.layers.experts import Experts, Router
+from plait_engine.models.layers.experts import Experts, Router, experts_per_token
 from plait_engine.models.layers.linear import stacked
 from plait_engine.models.layers.mamba2 import Mamba2, Mamba2Shape
 from plait_engine.models.layers.mlp import GatedMLP
@@ -48,7 +48,9 @@ class Config(ModelConfig):
         hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
         kv_heads = keys.integer("num_key_value_heads", heads)
         head_dim = keys.integer("head_dim", hidden // heads)
-        experts = keys.integer("num_local_experts")
+        if heads % kv_heads:
+            raise keys.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+        experts = keys.integer("num_local_experts", at_least=0)
         rope = keys.values.get("position_embedding_type") == "rope"
         return cls(
             kinds=layer_kinds(config, KINDS),
@@ -62,7 +64,7 @@ class Config(ModelConfig):
             mamba=_mamba(keys, hidden),
             rotary=rotary_spec(keys, head_dim) if rope else None,
             experts=experts,
-            experts_per_token=keys.integer("num_experts_per_tok") if experts else 0,
+            experts_per_token=experts_per_token(keys, experts) if experts else 0,
             expert_inner=keys.integer("intermediate_size") if experts else 0,
             shared_inner=keys.integer("shared_intermediate_size"),
             embedding_multiplier=keys.number("embedding_multiplier"),
@@ -72,6 +74,7 @@ class Config(ModelConfig):
 
 
 def _mamba(keys: Keys, hidden: int) -> Mamba2Shape:
+    keys.multiple("mamba_n_heads", of="mamba_n_groups")
     heads = keys.integer("mamba_n_heads")
     inner = keys.integer("mamba_expand") * hidden
     automatic = keys.values.get("mamba_d_head") == "auto"

@@ -33,6 +33,7 @@ class Config(ModelConfig):
     def parse(cls, config: dict[str, Any]) -> Self:
         keys = language_keys(config, "lfm2")
         hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+        keys.multiple("num_attention_heads", of="num_key_value_heads")
         head_dim = keys.integer("head_dim", hidden // heads)
         return cls(
             kinds=layer_kinds(config, KINDS),

@@ -14,7 +14,7 @@ class Config(qwen3_next.Config):
     @classmethod
     def parse(cls, config: dict[str, Any]) -> Self:
         keys = language_keys(config, "qwen3_5_moe_text")
-        moe = qwen3_next.moe_of(keys, renormalise=True)
+        moe = qwen3_next.moe_shape(keys, renormalise=True)
         if moe is None:
             raise keys.error("num_experts is 0")
         return cls.common(keys, config, (moe,) * keys.integer("num_hidden_layers"), interleaved=False)

@@ -13,6 +13,7 @@ from plait_engine.models.base import Build, LayerState
 from plait_engine.models.causal import CausalModel, Layer, ModelConfig
 from plait_engine.models.config import Keys, language_keys
 from plait_engine.models.layers.attention import AttentionShape
+from plait_engine.models.layers.experts import experts_per_token
 from plait_engine.models.layers.gated_attention import GatedAttention
 from plait_engine.models.layers.gated_delta_net import DeltaShape, GatedDeltaNet
 from plait_engine.models.layers.linear import Rows
@@ -42,8 +43,8 @@ class Config(ModelConfig):
     @classmethod
     def parse(cls, config: dict[str, Any]) -> Self:
         keys = language_keys(config, "qwen3_next")
-        moe = moe_of(keys, renormalise=keys.flag("norm_topk_prob", True))
-        step, dense = keys.integer("decoder_sparse_step", 1), keys.values.get("mlp_only_layers") or []
+        moe = moe_shape(keys, renormalise=keys.flag("norm_topk_prob", True))
+        step, dense = keys.integer("decoder_sparse_step", 1), keys.indices("mlp_only_layers")
         layers = range(keys.integer("num_hidden_layers"))
         sparse = tuple(moe if i not in dense and (i + 1) % step == 0 else None for i in layers)
         return cls.common(keys, config, sparse, interleaved=True)
@@ -53,6 +54,8 @@ class Config(ModelConfig):
         """What Qwen3-Next and Qwen3.5 say alike."""
         keys.one_of("hidden_act", ["silu"])
         keys.one_of("attn_output_gate", [True], default=True)
+        keys.multiple("num_attention_heads", of="num_key_value_heads")
+        keys.multiple("linear_num_value_heads", of="linear_num_key_heads")
         head_dim, delta = keys.integer("head_dim"), _delta(keys)
         return cls(
             kinds=layer_kinds(config, KINDS),
@@ -84,14 +87,14 @@ def _delta(keys: Keys) -> DeltaShape:
     )
 
 
-def moe_of(keys: Keys, *, renormalise: bool) -> MoeShape | None:
+def moe_shape(keys: Keys, *, renormalise: bool) -> MoeShape | None:
     """None where the model has no experts."""
-    experts = keys.integer("num_experts")
+    experts = keys.integer("num_experts", at_least=0)
     if experts == 0:
         return None
     return MoeShape(
         experts=experts,
-        per_token=keys.integer("num_experts_per_tok"),
+        per_token=experts_per_token(keys, experts),
         inner=keys.integer("moe_intermediate_size"),
         shared_inner=keys.integer("shared_expert_intermediate_size"),
         renormalise=renormalise,

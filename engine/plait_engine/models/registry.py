@@ -27,13 +27,11 @@ WRAPPERS = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "
 def model_class(config: dict[str, Any]) -> type[Model]:
     """The implementation for a config.json, or a ``ConfigError`` that lists what there is."""
     text = text_config(config)
-    outer = config.get("model_type")
-    model_type = text.get("model_type", WRAPPERS.get(str(outer)) if text is not config else None)
-    model_type = WRAPPERS.get(str(model_type), model_type) if text is not config else model_type
+    named = str(text.get("model_type") or config.get("model_type"))
+    model_type = named if text is config else WRAPPERS.get(named, named)
     if model_type not in ARCHITECTURES:
-        raise ConfigError(f"model_type {model_type!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
-    module = import_module(f"plait_engine.models.{model_type}")
-    found: type[Model] = getattr(module, ARCHITECTURES[model_type])
+        raise ConfigError(f"model_type {named!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+    found: type[Model] = getattr(import_module(f"plait_engine.models.{model_type}"), ARCHITECTURES[model_type])
     return found
 
 

@@ -48,9 +48,10 @@ class Scheduler:
         """The next step. Empty only when nothing runs and nothing waits, or all that runs is in flight."""
         budget = self.limits.max_batch_tokens
         preempted = self.preempted
-        decodes = self._decode_rows(budget)
+        decodes, held = self._decode_rows(budget)
         # Who was just preempted must not come back into the same step and ask for the same pages again.
-        chunks = self._chunk_rows(budget - len(decodes), admit=self.preempted == preempted)
+        admit = self.preempted == preempted or not decodes
+        chunks = [] if held else self._chunk_rows(budget - len(decodes), admit)
         for row in (*decodes, *chunks):
             row.sequence.scheduled = row.end
             row.sequence.in_flight += 1
@@ -72,7 +73,11 @@ class Scheduler:
 
     # Decodes ---------------------------------------------------------------------------------------------------------
 
-    def _decode_rows(self, budget: int) -> list[Row]:
+    def _decode_rows(self, budget: int) -> tuple[list[Row], bool]:
+        """The decodes, and whether one is held: it needs the memory of a younger sequence that is in flight.
+
+        Nothing younger is planned behind it then, so that it finds its victim when that step has landed.
+        """
         rows: list[Row] = []
         for sequence in list(self.running):
             if len(rows) == budget:
@@ -81,7 +86,9 @@ class Scheduler:
                 continue
             if self._grow(sequence, sequence.scheduled + 1):
                 rows.append(Row(sequence, sequence.scheduled, 1, samples=True))
-        return rows
+            elif sequence.row >= 0:
+                return rows, True
+        return rows, False
 
     def _decodes(self, sequence: Sequence) -> bool:
         """Whether exactly the last token is left to compute, and another one is wanted behind it."""
@@ -91,28 +98,21 @@ class Scheduler:
         return sequence.generated < sampling.max_tokens and sequence.length < self.limits.max_model_len
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Pages for the first ``tokens`` tokens; preempts younger sequences for it, at last the sequence itself."""
+        """Pages for the first ``tokens`` tokens; preempts younger sequences for it, at last the sequence itself.
+
+        False when it was preempted, or when who should be is named by a launched step.
+        """
         sequence.state.pass_windows(sequence.scheduled)
         demand = sequence.state.growth_demand(tokens)
-        units = self.ledger.take(demand)
-        while units is None:
-            victim = self._victim(sequence)
-            if victim is None:
+        while (units := self.ledger.take(demand)) is None:
+            youngest = self.running[-1]
+            if youngest.in_flight:
                 return False
-            self._preempt(victim)
-            if victim is sequence:
+            self._preempt(youngest)
+            if youngest is sequence:
                 return False
-            units = self.ledger.take(demand)
         sequence.state.grow(tokens, units)
         return True
-
-    def _victim(self, asking: Sequence) -> Sequence | None:
-        """The youngest running sequence that no launched step names, never one older than who asks.
-
-        None means that what could go is in flight: the asking sequence sits out this step and is looked at again.
-        """
-        younger = (s for s in reversed(self.running) if s.order >= asking.order)
-        return next((s for s in younger if not s.in_flight and s.finish is None), None)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.release(sequence)

@@ -30,11 +30,11 @@ class ByteDetokenizer:
         self._bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token_id in context[-CONTEXT_TOKENS:]:
-            # Only the bytes of a character that the prompt left incomplete stay behind.
-            self._decoder.decode(token_bytes[token_id])
+            self.push(token_id)  # only bytes of a character that the prompt left incomplete stay behind
 
     def push(self, token_id: int) -> str:
-        return self._decoder.decode(self._bytes[token_id])
+        # A model's vocabulary may be padded beyond the tokenizer's; such ids have no text.
+        return self._decoder.decode(self._bytes[token_id]) if token_id < len(self._bytes) else ""
 
     def finish(self) -> str:
         return self._decoder.decode(b"", True)

@@ -6,8 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from plait_engine.models.base import Build
+from plait_engine.models.config import Keys
 from plait_engine.models.targets import Packed, Target
 from plait_kernels.gated_activation import Kind
+
+
+def experts_per_token(keys: Keys, experts: int) -> int:
+    """How many of the experts see each token."""
+    chosen = keys.integer("num_experts_per_tok")
+    if chosen > experts:
+        raise keys.error(f"num_experts_per_tok is {chosen}, but there are only {experts} experts")
+    return chosen
 
 
 class Router(Packed):

@@ -1,8 +1,6 @@
 """Rotary position embedding (Su et al. 2021): what config.json says of it, and the table of angles."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,19 +22,24 @@ def rotary_spec(keys: Keys, head_dim: int, *, partial: float = 1.0) -> RotarySpe
 
     ``partial`` is the part of the channels that the architecture rotates when the configuration does not say.
     """
-    scaling = keys.values.get("rope_parameters") or keys.values.get("rope_scaling") or {}
-    old = {key: keys.values[key] for key in ("rope_theta", "partial_rotary_factor") if keys.values.get(key) is not None}
-    return spec_of(old | dict(scaling), keys, head_dim, partial)
+    given = keys.group("rope_parameters") or keys.group("rope_scaling")
+    top = {key: keys.values[key] for key in ("rope_theta", "partial_rotary_factor") if keys.values.get(key) is not None}
+    values = top | ({} if given is None else dict(given.values))
+    if "rope_theta" not in values:
+        raise keys.error("rope_theta is missing, and so is rope_parameters with one in it")
+    return spec_of(Keys(values, keys.model_type), head_dim, partial)
 
 
-def spec_of(values: Mapping[str, Any], keys: Keys, head_dim: int, partial: float = 1.0) -> RotarySpec:
-    """``values``: one kind's rope parameters, ``rope_theta`` among them."""
-    of = Keys(values, keys.model_type)
-    kind = values.get("rope_type", values.get("type", "default"))
+def spec_of(rope: Keys, head_dim: int, partial: float = 1.0) -> RotarySpec:
+    """``rope``: the rope parameters of one kind of layer, ``rope_theta`` among them."""
+    kind = rope.values.get("rope_type", rope.values.get("type", "default"))
     if kind not in ("default", "linear", "mrope"):
-        raise keys.error(f"rope_type is {kind!r}; supported: 'default', 'linear'")
-    factor = of.number("factor") if kind == "linear" else 1.0
-    return RotarySpec(of.number("rope_theta"), int(head_dim * of.number("partial_rotary_factor", partial)), factor)
+        raise rope.error(f"rope_type is {kind!r}; supported: 'default', 'linear'")
+    factor = rope.number("factor") if kind == "linear" else 1.0
+    dim = int(head_dim * rope.number("partial_rotary_factor", partial))
+    if dim % 2 or not 0 < dim <= head_dim:
+        raise rope.error(f"partial_rotary_factor or head_dim make rotary embeddings turn {dim} of {head_dim} channels")
+    return RotarySpec(rope.number("rope_theta"), dim, factor)
 
 
 class RotaryTable(nn.Module):
