@@ -1,13 +1,18 @@
 """One stream of tokens being generated."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plait_engine.request import FinishReason, Request, TokenLogprobs
 from plait_engine.state.sequence_state import SequenceState
 from plait_engine.state.spec import Position
 
 if TYPE_CHECKING:
+    from plait_engine.state.checkpoint import StepReceipt
     from plait_engine.state.prefix_cache import Reuse
     from plait_engine.state.restore import Restore
 
@@ -48,6 +53,11 @@ class Sequence:
     """Positions ahead at which it leaves a checkpoint, in order."""
     reuse: "Reuse | None" = None
     """What it found in the cache at its first admission."""
+    emitting: tuple[Position, ...] = ()
+    """Where launched steps leave checkpoints that are not committed yet."""
+    receipt: "StepReceipt | None" = None
+    """Of the last committed step that moved this state; None: nothing of it is committed."""
+    admissions: int = 0
     tainted: bool = False
     """Its restore failed: what steps computed since is worthless, and it starts over."""
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
@@ -63,6 +73,10 @@ class Sequence:
     def namespace(self) -> str:
         """What keeps its cached prefixes apart from others'. Model and layout are checked by fingerprint."""
         return f"{self.request.tenant}\0{self.request.cache_salt}"
+
+    @cached_property
+    def prompt_tokens(self) -> NDArray[np.int32]:
+        return np.array(self.request.prompt, np.int32)
 
     @property
     def prompt_length(self) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 from plait_engine.runner.batch import SlotTable, StepBatch
 from plait_engine.runner.rows import RowTables
 from plait_engine.scheduler.step_plan import Row, StepPlan
+from plait_engine.state.checkpoint import Checkpoint
 from plait_engine.state.spec import StateGroup
 from plait_kernels.segments import Chunk, Segments
 from plait_kernels.storage import Pages
@@ -50,7 +51,7 @@ class BatchBuilder:
         ends = starts + counts
         sequence_of = np.repeat(np.arange(len(layout)), counts)
         positions = np.arange(borders[-1]) - borders[sequence_of] + starts[sequence_of]
-        chunks = tuple(Chunk(int(borders[i]), int(borders[i + 1]), i) for i in range(decodes + pads, len(layout)))
+        chunks, emits = self._chunks(layout, borders, decodes + pads)
         segments = Segments(
             decodes=decodes + pads,
             starts=self._put(borders.astype(np.int32)),
@@ -64,7 +65,7 @@ class BatchBuilder:
         groups = tuple(
             self._pages(group, table_rows, sequence_of, positions, int(ends.max()))
             if group.paged
-            else SlotTable(self._put(self.tables.slots[group.id][:, table_rows]))
+            else self._slots(group, table_rows, emits)
             for group in self.tables.groups
         )
         token_ids, pending = self._tokens(layout, borders)
@@ -72,6 +73,34 @@ class BatchBuilder:
         logit_rows = self._put(np.array([place for place, _ in sampled], np.int64))
         batch = StepBatch(token_ids, segments, groups, logit_rows)
         return BuiltBatch(batch, pending, tuple(row for _, row in sampled))
+
+    def _chunks(
+        self, layout: list[Row | None], borders: Int64, first: int
+    ) -> tuple[tuple[Chunk, ...], list[Checkpoint | None]]:
+        """Rows of the chunk table, cut where a checkpoint is left, and the checkpoint behind each."""
+        chunks: list[Chunk] = []
+        emits: list[Checkpoint | None] = []
+        for i in range(first, len(layout)):
+            row = layout[i]
+            assert row is not None
+            base = int(borders[i]) - row.start
+            begin = row.start
+            for checkpoint in row.emits:
+                chunks.append(Chunk(base + begin, base + checkpoint.position, i, emit=True))
+                emits.append(checkpoint)
+                begin = checkpoint.position
+            if begin < row.end:
+                chunks.append(Chunk(base + begin, base + row.end, i))
+                emits.append(None)
+        return tuple(chunks), emits
+
+    def _slots(self, group: StateGroup, rows: Int64, emits: list[Checkpoint | None]) -> SlotTable:
+        table = self._put(self.tables.slots[group.id][:, rows])
+        if not any(emits):
+            return SlotTable(table)
+        nowhere = [-1] * group.units_per_slot
+        targets = [nowhere if c is None else c.slots[group.id] for c in emits]
+        return SlotTable(table, self._put(np.array(targets, np.int32).T))
 
     def _pages(self, group: StateGroup, rows: Int64, sequence_of: Int64, positions: Int64, longest: int) -> Pages:
         size = group.page_size

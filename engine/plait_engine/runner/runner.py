@@ -106,7 +106,7 @@ class ModelRunner:
     def _refresh(self, plan: StepPlan) -> None:
         for row in plan.rows:
             sequence = row.sequence
-            resident = (sequence, sequence.preemptions)
+            resident = (sequence, sequence.admissions)
             if self._residents.get(sequence.row) != resident:
                 self.tables.enter(sequence)
                 self._residents[sequence.row] = resident

@@ -1,11 +1,16 @@
 """Which rows the next step has: decodes first, then prefill chunks, then whoever can be admitted."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from plait_engine.scheduler.hold import hold_for
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.scheduler.waiting import WaitingQueue
 from plait_engine.sequence import Sequence
+from plait_engine.state.checkpoint import Checkpoint
 from plait_engine.state.ledger import Ledger
+from plait_engine.state.prefix_cache import PrefixCache
+from plait_engine.state.restore import Restore
 from plait_engine.state.spec import Position
 
 MAX_PREFILLING = 8
@@ -27,14 +32,18 @@ class Scheduler:
     to do the other half, so neither a stream of short prompts nor a stream of long ones starves anybody.
     """
 
-    def __init__(self, limits: SchedulerLimits, ledger: Ledger) -> None:
+    def __init__(self, limits: SchedulerLimits, cache: PrefixCache) -> None:
         self.limits = limits
-        self.ledger = ledger
+        self.cache = cache
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         """In order of ``Sequence.order``."""
         self._free_rows = list(range(limits.max_seqs - 1, -1, -1))
         self.preempted = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.cache.ledger
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.push(sequence)
@@ -56,20 +65,33 @@ class Scheduler:
             row.sequence.scheduled = row.end
             row.sequence.in_flight += 1
             row.sequence.pending += row.samples
-        singles = [row for row in chunks if row.count == 1]
-        longer = [row for row in chunks if row.count > 1]
+        singles = [row for row in chunks if row.single]
+        longer = [row for row in chunks if not row.single]
         return StepPlan((*decodes, *singles, *longer))
 
     def release(self, sequence: Sequence) -> None:
-        """One way out for finish, abort and preemption: the sequence leaves its row and gives back all it owns."""
+        """One way out for finish, abort and preemption: what is worth keeping goes to the tree, the rest is free."""
         if sequence.row >= 0:
             self.running.remove(sequence)
             self._free_rows.append(sequence.row)
             sequence.row = -1
         else:
             self.waiting.remove(sequence)
+        if sequence.restore is not None:
+            self.cache.restored(sequence.restore, None)
+            sequence.restore = None
+        else:
+            self.cache.keep(sequence)
         sequence.state.release(self.ledger)
         sequence.scheduled = Position(0)
+        sequence.marks = []
+
+    def start_over(self, sequence: Sequence) -> None:
+        """A sequence whose restore failed goes back to the queue; nothing of its state is kept."""
+        sequence.receipt = None
+        self.release(sequence)
+        sequence.tainted = False
+        self.waiting.push(sequence)
 
     # Decodes ---------------------------------------------------------------------------------------------------------
 
@@ -85,7 +107,7 @@ class Scheduler:
             if sequence.row < 0 or not self._decodes(sequence):
                 continue
             if self._grow(sequence, sequence.scheduled + 1):
-                rows.append(Row(sequence, sequence.scheduled, 1, samples=True))
+                rows.append(Row(sequence, sequence.scheduled, 1, samples=True, restore=_handed_over(sequence)))
             elif sequence.row >= 0:
                 return rows, True
         return rows, False
@@ -102,9 +124,9 @@ class Scheduler:
 
         False when it was preempted, or when who should be is named by a launched step.
         """
-        sequence.state.pass_windows(sequence.scheduled)
+        sequence.state.pass_windows(sequence.scheduled, self.ledger)
         demand = sequence.state.growth_demand(tokens)
-        while (units := self.ledger.take(demand)) is None:
+        while (units := self.cache.take(demand)) is None:
             youngest = self.running[-1]
             if youngest.in_flight:
                 return False
@@ -127,7 +149,8 @@ class Scheduler:
         while admit and budget > 0 and len(prefilling) < MAX_PREFILLING and (admitted := self._admit()) is not None:
             prefilling.append(admitted)
         counts = self._share(sorted(prefilling, key=lambda s: s.order), budget)
-        return [self._chunk(sequence, count) for sequence, count in counts.items()]
+        rows = (self._chunk(sequence, count) for sequence, count in counts.items() if sequence.row >= 0)
+        return [row for row in rows if row is not None]
 
     @staticmethod
     def _prefills(sequence: Sequence) -> bool:
@@ -148,25 +171,45 @@ class Scheduler:
                 budget -= count
         return counts
 
-    def _chunk(self, sequence: Sequence, count: int) -> Row:
-        end = sequence.scheduled + count
-        sequence.state.pass_windows(sequence.scheduled)
-        sequence.state.grow(end, {})  # Everything was taken on admission.
+    def _chunk(self, sequence: Sequence, count: int) -> Row | None:
+        """None when windows that others hold too left it without a page, and nobody younger could give one."""
+        start, end = sequence.scheduled, Position(sequence.scheduled + count)
+        if not self._grow(sequence, end):
+            return None
+        emits = tuple(self._emits(sequence, end))
         samples = end == sequence.length and sequence.request.sampling.max_tokens > 0
-        return Row(sequence, sequence.scheduled, count, samples)
+        return Row(sequence, start, count, samples, _handed_over(sequence), emits)
+
+    def _emits(self, sequence: Sequence, end: Position) -> Iterator[Checkpoint]:
+        """Checkpoints that a chunk up to ``end`` leaves on its way. Where there is no room it leaves fewer."""
+        while sequence.marks and sequence.marks[0] <= end:
+            checkpoint = self.cache.reserve(sequence, sequence.marks.pop(0))
+            if checkpoint is not None:
+                yield checkpoint
 
     def _admit(self) -> Sequence | None:
-        """The first in the queue, with everything its prompt takes, or nobody: the queue is never overtaken."""
-        sequence = self.waiting.peek()
-        if sequence is None or not self._free_rows:
+        """The first in the queue that is not held, with everything its prompt takes, or nobody.
+
+        Who is held waits for a prefix that is being computed right now, and only such a one is overtaken.
+        """
+        if not self._free_rows:
             return None
-        demand = sequence.state.admission_demand(sequence.length, self.limits.max_batch_tokens)
-        units = self.ledger.take(demand)
-        if units is None:
-            return None
-        self.waiting.pop()
-        sequence.state.admit(units)
-        sequence.row = self._free_rows.pop()
-        self.running.append(sequence)
-        self.running.sort(key=lambda s: s.order)
-        return sequence
+        for sequence in self.waiting.first(MAX_PREFILLING):
+            match = self.cache.match(sequence)
+            if self.cache.enabled and hold_for(sequence, self.running, match):
+                continue
+            if not self.cache.admit(sequence, match, self.limits.max_batch_tokens):
+                return None
+            self.waiting.remove(sequence)
+            sequence.row = self._free_rows.pop()
+            sequence.admissions += 1
+            self.running.append(sequence)
+            self.running.sort(key=lambda s: s.order)
+            return sequence
+        return None
+
+
+def _handed_over(sequence: Sequence) -> Restore | None:
+    """The restore that the sequence's first row carries; later rows carry none."""
+    restore, sequence.restore = sequence.restore, None
+    return restore

@@ -27,6 +27,10 @@ class WaitingQueue:
     def pop(self) -> Sequence:
         return heapq.heappop(self._heap)[-1]
 
+    def first(self, n: int) -> list[Sequence]:
+        """The first ``n`` in order."""
+        return [entry[-1] for entry in heapq.nsmallest(n, self._heap)]
+
     def remove(self, sequence: Sequence) -> None:
         self._heap = [entry for entry in self._heap if entry[-1] is not sequence]
         heapq.heapify(self._heap)

@@ -103,16 +103,11 @@ class PrefixCache:
                 self.stats.count("plait_prefix_unused_total", labels=f"reason={unused}")
         return Reuse(known, position, reason)
 
-    def restored(self, sequence: Sequence, flaw: Flaw | None) -> None:
-        """The step that carried a sequence's restore is over, or the sequence went before it was launched."""
-        restore, sequence.restore = sequence.restore, None
-        assert restore is not None
+    def restored(self, restore: Restore, flaw: Flaw | None) -> None:
+        """The step that carried a restore is over, or the sequence went before it was launched."""
         restore.lease.give_back()
         if flaw is not None:
             self.drop(restore.point, flaw)
-        else:
-            for state in {g.spec.kind for g in self.ledger.groups}:
-                self.stats.count("plait_state_restores_total", labels=f"state={state},tier=arena")
         self._bury()
 
     def drop(self, point: ResumePoint, flaw: Flaw) -> None:
@@ -147,18 +142,19 @@ class PrefixCache:
         pages = {g.id: sequence.state.runs[g.id].pages for g in self.ledger.groups if g.full}
         self.tree.insert(sequence.namespace, tokens, pages, checkpoint)
 
-    def keep(self, sequence: Sequence, receipt: StepReceipt) -> None:
+    def keep(self, sequence: Sequence) -> None:
         """A sequence ends, or is preempted: what it owns at its position goes to the tree. Nothing is copied.
 
         Before: the sequence owns its slot rows and references on its pages. After: the tree owns the rows and has
         references of its own on the pages, and ``SequenceState.release`` gives back those of the sequence.
         """
-        position = sequence.state.position
-        if not self.enabled or position == 0 or sequence.restore is not None or sequence.tainted:
+        position, receipt = sequence.state.position, sequence.receipt
+        if not self.enabled or receipt is None or sequence.tainted:
             return
         slots, sequence.state.slots = sequence.state.slots, {}
         checkpoint = Checkpoint(position, self.fingerprint, slots, self._share_windows(sequence, position))
         self.publish(sequence, checkpoint, receipt)
+        sequence.receipt = None
 
     def _share_windows(self, sequence: Sequence, position: Position) -> dict[GroupId, WindowPages]:
         windows: dict[GroupId, WindowPages] = {}
