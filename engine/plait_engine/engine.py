@@ -153,12 +153,18 @@ class Engine:
 
     def _refuse_impossible(self, request: Request, sequence: Sequence) -> None:
         limit = self.scheduler.limits.max_model_len
-        prompt = len(request.prompt)
+        sampling, prompt = request.sampling, len(request.prompt)
         if prompt == 0:
             raise CannotFit("the prompt has no tokens")
-        if prompt > limit:
-            raise CannotFit(f"this model's maximum context length is {limit} tokens, the prompt has {prompt}")
-        length = min(prompt + request.sampling.max_tokens, limit)
+        for ids in (request.prompt, sampling.logit_bias, sampling.stop_token_ids):
+            if ids and not 0 <= min(ids) <= max(ids) < self.runner.vocab_size:
+                raise CannotFit(f"a token id is not in the vocabulary of {self.runner.vocab_size} tokens")
+        if prompt + min(sampling.max_tokens, 1) > limit:
+            raise CannotFit(
+                f"this model's maximum context length is {limit} tokens, the prompt has {prompt}; it must leave room "
+                "for what is to be generated"
+            )
+        length = min(prompt + sampling.max_tokens, limit)
         if not self.scheduler.can_ever_fit(sequence, length):
             raise CannotFit(
                 f"{length} tokens of prompt and max_tokens do not fit in the server's state memory even alone; "

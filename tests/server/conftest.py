@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from plait_server.app import create_app
 from plait_server.config import ServerConfig
+from plait_server.front import FrontEnd
 from plait_server.text.chat_template import ChatTemplate
 from plait_server.text.model_text import ModelText
 from plait_server.text.tokenizer import TextTokenizer
@@ -66,6 +67,12 @@ async def client(engine: FakeEngine, text: ModelText) -> AsyncIterator[httpx.Asy
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://plait", timeout=20) as client:
             yield client
+
+
+def front_of(client: httpx.AsyncClient) -> FrontEnd:
+    """The front end behind the ``client`` fixture."""
+    front: FrontEnd = client._transport.app.state.front  # type: ignore[attr-defined]
+    return front
 
 
 @pytest.fixture

@@ -62,6 +62,10 @@ class FakeEngine(EngineClient):
         self.is_dead = False
         self.shut_down = False
 
+    def always(self, token_ids: Sequence[int]) -> None:
+        """From now on these tokens, whatever the prompt."""
+        self.tokens = lambda _, __: token_ids
+
     @property
     def info(self) -> EngineInfo:
         return self.engine_info

@@ -79,6 +79,10 @@ class ModelRunner:
         self.tap: Tap | None = None
         """Sees the logits of every sampling row before they are sampled from; for checks, not for serving."""
 
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
     def launch(self, plan: StepPlan) -> Launched:
         started = time.perf_counter()
         self._refresh(plan)

@@ -7,6 +7,7 @@ sequence's own and was written in this life of the sequence: a wrong page, a sta
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -58,6 +59,7 @@ class FakeRunner:
     ends: float = 0.0
     """Probability of an end token at each position."""
     blocks: Callable[[Sequence], bool] = lambda _: False
+    vocab_size: int = 1000
     plans: list[StepPlan] = field(default_factory=list)
     _pages: dict[tuple[GroupId, Granule, int], Mark] = field(default_factory=dict)
     _slots: dict[tuple[GroupId, Granule], Mark] = field(default_factory=dict)
@@ -128,7 +130,7 @@ def plans(engine: Engine) -> list[StepPlan]:
     return runner.plans
 
 
-def request(id: str, prompt: int, max_tokens: int = 4, **more: int) -> Request:
+def request(id: str, prompt: int, max_tokens: int = 4, **more: Any) -> Request:
     """``more`` beside n and priority goes to the sampling parameters."""
     own = {key: more.pop(key) for key in ("n", "priority") if key in more}
     tokens = tuple(random.Random(id).randrange(3, 1000) for _ in range(prompt))

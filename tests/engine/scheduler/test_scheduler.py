@@ -3,6 +3,7 @@
 import pytest
 
 from plait_engine.engine import CannotFit
+from plait_engine.request import Request, SamplingParams
 from tests.engine.scheduler.fake import ATTENTION, FakeLoad, fake_engine, plans, request
 from tests.engine.tiny import PAGE
 
@@ -90,9 +91,15 @@ def test_prompts_up_to_the_pool_finish_and_beyond_it_are_refused(more: int, over
 
 def test_what_is_longer_than_the_model_allows_is_refused_and_changes_nothing() -> None:
     engine = fake_engine(max_model_len=20)
-    for prompt, message in ((0, "no tokens"), (21, "maximum context length is 20")):
+    for prompt, message in ((0, "no tokens"), (20, "leave room"), (21, "maximum context length is 20")):
         with pytest.raises(CannotFit, match=message):
             engine.add(request("r", prompt=prompt, n=3))
+    bad = {"logit_bias": {1000: 1.0}}, {"logit_bias": {-1: 1.0}}, {"stop_token_ids": (5, 1000)}
+    for sampling in bad:
+        with pytest.raises(CannotFit, match="vocabulary of 1000"):
+            engine.add(request("r", prompt=3, **sampling))
+    with pytest.raises(CannotFit, match="vocabulary of 1000"):
+        engine.add(Request(id="r", prompt=(3, 1000), sampling=SamplingParams()))
     assert engine.idle
     assert not len(engine.scheduler.waiting)
 
