@@ -1,5 +1,6 @@
 """From a config to an engine that is ready: plan first, allocate afterwards."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ from plait_engine.runner.runner import ModelRunner
 from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from plait_engine.state.arena import Arena
 from plait_engine.state.ledger import Ledger
+from plait_engine.state.placement import Placement
+from plait_engine.state.prefix_cache import PrefixCache
+from plait_engine.state.unit_copy import UnitCopier
+from plait_engine.stats import Stats
 from plait_kernels.select import Kernels, select
 
 CPU_BATCH_TOKENS = 256
@@ -104,17 +109,23 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
     arena = Arena(memory.arena_bytes, plan.device)
     ledger = Ledger(arena, memory.groups, config.poison)
     plan.model.bind(bind_states(plan.model.plan, arena))
+    copier = UnitCopier(arena, memory.groups)
+    placement = Placement.for_groups(memory.groups)
+    if config.checkpoint_interval is not None:
+        placement = Placement(config.checkpoint_interval)
+    cache = PrefixCache(ledger, copier, placement, Stats(), fingerprint=fingerprint(plan), enabled=config.prefix_reuse)
     limits = SchedulerLimits(memory.max_batch_tokens, memory.max_seqs, memory.max_model_len)
     runner = ModelRunner(
         plan.model,
         plan.kernels,
         RowTables(memory.groups, ledger.reserved, limits.max_seqs, limits.max_model_len),
         plan.device,
+        copier=copier,
         decode_padding=config.decode_padding,
         eos_token_ids=plan.eos_token_ids,
     )
     overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
-    engine = Engine(Scheduler(limits, ledger), runner, plan.eos_token_ids, overlap)
+    engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap)
     info = EngineInfo(
         model=str(plan.folder),
         max_model_len=limits.max_model_len,
@@ -125,6 +136,14 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
         report=plan.describe(),
     )
     return Built(engine, info)
+
+
+def fingerprint(plan: Plan) -> str:
+    """Names the layout of state and the model that writes it: state of another model, or laid out otherwise, differs."""
+    digest = hashlib.sha256(repr(plan.memory.groups).encode())
+    for path in sorted(plan.folder.glob("*.json")) + sorted(plan.folder.glob("*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode())
+    return digest.hexdigest()
 
 
 def pick_device(name: str) -> torch.device:

@@ -41,6 +41,8 @@ class EngineConfig:
     ``state_dtype``        of recurrent matrices; convolution windows and pages have the model's dtype
     ``decode_padding``     decode rows of a step are padded to a multiple of this (rows own a reserved page and slot)
     ``overlap``            plan step N + 1 while step N runs; the plain loop gives the same answers
+    ``prefix_reuse``       reuse what was computed for a common prefix; off: nothing is kept and nothing found
+    ``checkpoint_interval``  tokens between checkpoints inside long prompts
     ``threads``            CPU threads of the engine process
     """
 
@@ -58,13 +60,15 @@ class EngineConfig:
     decode_padding: int = 1
     overlap: bool | None = None
     threads: int | None = None
+    prefix_reuse: bool = True
+    checkpoint_interval: int | None = None
     seed: int = 0
     poison: Poison = Poison.OFF
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ConfigError("model must name a folder or an org/name")
-        for name in ("memory_bytes", "max_batch_tokens", "max_seqs", "max_model_len", "threads"):
+        for name in ("memory_bytes", "max_batch_tokens", "max_seqs", "max_model_len", "threads", "checkpoint_interval"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")

@@ -10,10 +10,10 @@ from plait_engine.runner.runner import Launched, ModelRunner, Sampled
 from plait_engine.scheduler.scheduler import Scheduler
 from plait_engine.scheduler.step_plan import Row
 from plait_engine.sequence import Sequence
+from plait_engine.state.checkpoint import StepReceipt
 from plait_engine.state.ledger import Ledger
 from plait_engine.state.pools import StateBug
 from plait_engine.state.sequence_state import SequenceState
-from plait_engine.stats import Stats
 
 
 class CannotFit(Exception):
@@ -29,12 +29,13 @@ class Engine:
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, eos_token_ids: Iterable[int], overlap: bool) -> None:
         self.scheduler = scheduler
         self.runner = runner
-        self.stats = Stats()
+        self.stats = scheduler.cache.stats
         self._eos = frozenset(eos_token_ids)
         self._overlap = overlap
         self._launched: Launched | None = None
         self._sequences: dict[tuple[str, int], Sequence] = {}
         self._arrivals = 0
+        self._steps = 0
 
     @property
     def ledger(self) -> Ledger:
@@ -58,7 +59,6 @@ class Engine:
         for sequence in sequences:
             self._sequences[request.id, sequence.index] = sequence
             self.scheduler.add(sequence)
-        self.stats.count("plait_prefix_lookup_tokens_total", len(request.prompt))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Forget a sequence, or all of a request. Unknown ones are ignored; no more deltas come."""
@@ -92,20 +92,47 @@ class Engine:
         """The only place where a step's effects become visible: positions, tokens, ends."""
         started = time.perf_counter()
         sampled = launched.wait()
+        self._steps += 1
+        receipt = StepReceipt(self._steps)
         self.stats.observe("plait_step_seconds", time.perf_counter() - started, "phase=wait")
         deltas: list[Delta] = []
         for row in launched.plan.rows:
             row.sequence.in_flight -= 1
             row.sequence.pending -= row.samples
-            if row.sequence.finish is None:
-                row.sequence.state.advance(row.start, row.count)
+            self._settle(row, launched, receipt)
+            if row.sequence.finish is None and not row.sequence.tainted:
                 delta = self._extend(row, sampled.get(row.sequence))
                 if delta is not None:
                     deltas.append(delta)
             elif not row.sequence.in_flight:
-                self.scheduler.release(row.sequence)
+                self._leave(row.sequence)
         self._observe(launched)
         return deltas
+
+    def _settle(self, row: Row, launched: Launched, receipt: StepReceipt) -> None:
+        """What the step did to the row's state: whether what it restored is true, and what can be found from now on."""
+        sequence, cache = row.sequence, self.scheduler.cache
+        if row.restore is not None:
+            flaw = launched.flaw(row, self.ledger.groups)
+            cache.restored(row.restore, flaw)
+            sequence.tainted = flaw is not None
+        written = {checkpoint.position for checkpoint in row.emits}
+        sequence.emitting = tuple(position for position in sequence.emitting if position not in written)
+        if sequence.tainted:
+            for checkpoint in row.emits:
+                checkpoint.discard(self.ledger)
+            return
+        sequence.state.advance(row.start, row.count)
+        sequence.receipt = receipt
+        for checkpoint in row.emits:
+            cache.publish(sequence, checkpoint, receipt)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """The last launched step that named a finished, or a tainted, sequence is committed."""
+        if sequence.finish is None:
+            self.scheduler.start_over(sequence)
+        else:
+            self.scheduler.release(sequence)
 
     def _extend(self, row: Row, sampled: Sampled | None) -> Delta | None:
         """What a committed row means for its sequence; None while it is in the middle of its prompt."""
@@ -131,6 +158,7 @@ class Engine:
             logprobs=None if sampled is None or sampled.logprobs is None else (sampled.logprobs,),
             finish_reason=end.reason if end else None,
             stop_reason=end.token_id if end else None,
+            cached_tokens=sequence.reuse.effective if first and sequence.reuse else 0,
             prompt_logprobs=(None, *sequence.prompt_logprobs) if scores else None,
         )
 
@@ -211,4 +239,7 @@ class Engine:
         known = set(map(id, self._sequences.values()))
         if any(id(s) not in known and not s.in_flight for s in holders):
             raise StateBug("a sequence that ended still has its place")
-        self.ledger.check(s.state.owned() for s in holders)
+        in_flight = [] if self._launched is None else self._launched.plan.rows
+        emitting = (checkpoint.owned() for row in in_flight for checkpoint in row.emits)
+        self.scheduler.cache.tree.check()
+        self.ledger.check((*(s.state.owned() for s in holders), *self.scheduler.cache.owned(), *emitting))

@@ -3,7 +3,7 @@
 import importlib.util
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -48,7 +48,7 @@ Run = dict[int, tuple[list[int], Tensor]]
 
 def verify(config: EngineConfig, report: Callable[[str], None] = print) -> bool:
     """Run the three checks and report each. True if none failed."""
-    built = build_engine(config)
+    built = build_engine(replace(config, prefix_reuse=False))
     engine, limit = built.engine, built.info.max_model_len
     lengths = [n for n in (1, 2, 3, 5, 8, 16, 17, 33, 64, 129, 300) if n + TOKENS < limit]
     words = random.Random(config.seed)
@@ -95,7 +95,7 @@ def in_pieces(engine: Engine) -> Engine:
     """The same model and memory behind a scheduler that takes prompts a few tokens at a time."""
     limits = engine.scheduler.limits
     small = SchedulerLimits(SMALL_BUDGET, min(SMALL_BUDGET, limits.max_seqs), limits.max_model_len)
-    return Engine(Scheduler(small, engine.ledger), engine.runner, (), overlap=False)
+    return Engine(Scheduler(small, engine.scheduler.cache), engine.runner, (), overlap=False)
 
 
 def against_transformers(folder: Path, engine: Engine, ours: Run) -> Check:

@@ -15,6 +15,9 @@ from plait_engine.runner.rows import RowTables
 from plait_engine.runner.sampler import Draw, Sampler, needs_history, to_host
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.sequence import Sequence
+from plait_engine.state.restore import Flaw
+from plait_engine.state.spec import StateGroup
+from plait_engine.state.unit_copy import UnitCopier
 from plait_kernels.select import Kernels
 
 Tap = Callable[[tuple[Row, ...], Tensor], None]
@@ -36,6 +39,12 @@ class Launched:
     planned_seconds: float
     sampled: tuple[Row, ...]
     draw: Draw | None
+    checksums: dict[Sequence, Tensor | None]
+    """Of what restores copied, by the sequence that they were for."""
+
+    def flaw(self, row: Row, groups: tuple[StateGroup, ...]) -> Flaw | None:
+        """Whether the row's restore brought other bytes than were stored. Waits for the device."""
+        return None if row.restore is None else row.restore.verdict(self.checksums[row.sequence], groups)
 
     @property
     def blocks_planning(self) -> bool:
@@ -65,12 +74,14 @@ class ModelRunner:
         tables: RowTables,
         device: torch.device,
         *,
+        copier: UnitCopier,
         decode_padding: int,
         eos_token_ids: Iterable[int],
     ) -> None:
         self.model = model
         self.kernels = kernels
         self.tables = tables
+        self.copier = copier
         self.builder = BatchBuilder(tables, device, decode_padding)
         self.sampler = Sampler(kernels, device, eos_token_ids)
         self._last_tokens = torch.zeros(tables.padding_row + 1, dtype=torch.int64, device=device)
@@ -88,7 +99,8 @@ class ModelRunner:
         self._refresh(plan)
         built = self.builder.build(plan)
         planned = time.perf_counter() - started
-        return Launched(plan, planned, built.sampled, self._forward(plan, built))
+        checksums = {row.sequence: row.restore.launch(self.copier) for row in plan.rows if row.restore is not None}
+        return Launched(plan, planned, built.sampled, self._forward(plan, built), checksums)
 
     @torch.inference_mode()
     def _forward(self, plan: StepPlan, built: BuiltBatch) -> Draw | None:

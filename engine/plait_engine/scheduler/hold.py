@@ -31,7 +31,9 @@ def _meeting_point(leader: Sequence, sequence: Sequence) -> Position | None:
     """The last position on the way of ``leader`` from which ``sequence`` can go on, if it is still ahead."""
     if leader.state.position >= leader.prompt_length or leader.state.position >= sequence.length:
         return None
-    common = min(common_prefix(leader.prompt_tokens, sequence.prompt_tokens), sequence.length - 1, leader.prompt_length - 1)
+    common = min(
+        common_prefix(leader.prompt_tokens, sequence.prompt_tokens), sequence.length - 1, leader.prompt_length - 1
+    )
     if common <= leader.state.position:
         return None
     if leader.scheduled < common:

@@ -177,6 +177,7 @@ class Scheduler:
         if not self._grow(sequence, end):
             return None
         emits = tuple(self._emits(sequence, end))
+        sequence.emitting += tuple(checkpoint.position for checkpoint in emits)
         samples = end == sequence.length and sequence.request.sampling.max_tokens > 0
         return Row(sequence, start, count, samples, _handed_over(sequence), emits)
 

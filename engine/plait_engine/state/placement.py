@@ -19,9 +19,7 @@ class Placement:
     def for_groups(cls, groups: tuple[StateGroup, ...]) -> "Placement":
         """Checkpoints every so many tokens that they take about as much memory as the keys and values between them."""
         slots = sum(g.unit_bytes * g.units_per_slot for g in groups if not g.paged)
-        kv = sum(
-            g.unit_bytes / g.page_size for g in groups if isinstance(g.spec, PagedSpec) and g.spec.window is None
-        )
+        kv = sum(g.unit_bytes / g.page_size for g in groups if isinstance(g.spec, PagedSpec) and g.spec.window is None)
         wanted = slots / kv if kv else LEAST_INTERVAL
         interval = LEAST_INTERVAL
         while interval < wanted:

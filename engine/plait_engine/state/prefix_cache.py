@@ -57,8 +57,8 @@ class PrefixCache:
 
     def match(self, sequence: Sequence) -> Match:
         """What the tree knows of the sequence's tokens, with the resume points that are whole. Broken ones go."""
-        if not self.enabled:
-            return NO_MATCH
+        if not self.enabled or sequence.request.sampling.prompt_logprobs is not None:
+            return NO_MATCH  # What a prompt token scored is not part of any state, so it must be computed again.
         match = self.tree.match(sequence.namespace, np.array(sequence.tokens, np.int32))
         for i, point in enumerate(match.points):
             flaw = find_flaw(point, self.tree, self.ledger, self.fingerprint)
@@ -99,7 +99,8 @@ class PrefixCache:
             if reason:
                 self.stats.count("plait_prefix_lost_tokens_total", known - position, f"reason={reason}")
             if not known:
-                unused = "bypass" if not self.enabled else "too_short" if sequence.prompt_length < 2 else "no_match"
+                bypass = not self.enabled or sequence.request.sampling.prompt_logprobs is not None
+                unused = "bypass" if bypass else "too_short" if sequence.prompt_length < 2 else "no_match"
                 self.stats.count("plait_prefix_unused_total", labels=f"reason={unused}")
         return Reuse(known, position, reason)
 

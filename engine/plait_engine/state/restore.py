@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plait_engine.state.checkpoint import Checkpoint, Stage
 from plait_engine.state.ledger import Ledger
-from plait_engine.state.spec import GroupId, PagedSpec, Position, StateGroup
+from plait_engine.state.spec import PagedSpec, Position, StateGroup
 from plait_engine.state.tree import Lease, PrefixTree, ResumePoint
 from plait_engine.state.unit_copy import UnitCopier, UnitCopy
 
@@ -77,5 +77,3 @@ class Restore:
         if int(found) == int(checkpoint.checksum):
             return None
         return Flaw(next(g.spec.kind for g in groups if not g.paged), "checksum")
-
-
