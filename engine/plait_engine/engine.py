@@ -30,6 +30,8 @@ class Engine:
         self.scheduler = scheduler
         self.runner = runner
         self.stats = Stats()
+        self.steps = 0
+        """Steps committed since the start: what moves while the engine works."""
         self._eos = frozenset(eos_token_ids)
         self._overlap = overlap
         self._launched: Launched | None = None
@@ -104,6 +106,7 @@ class Engine:
                     deltas.append(delta)
             elif not row.sequence.in_flight:
                 self.scheduler.release(row.sequence)
+        self.steps += 1
         self._observe(launched)
         return deltas
 
@@ -174,15 +177,17 @@ class Engine:
     def _observe(self, launched: Launched) -> None:
         self.stats.observe("plait_step_seconds", launched.planned_seconds, "phase=build")
         self.stats.observe("plait_batch_tokens", launched.plan.tokens)
-        self.stats.gauges["plait_requests"] = {
-            "state=running": len(self.scheduler.running),
-            "state=waiting": len(self.scheduler.waiting),
-        }
+        self.stats.set("plait_requests", len(self.scheduler.running), "state=running")
+        self.stats.set("plait_requests", len(self.scheduler.waiting), "state=waiting")
 
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready. Only between steps with nothing in flight."""
         if self._launched is None:
             self.runner.kernels.upgrade()
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        preempted = {"outcome=recomputed": float(self.scheduler.preempted)}
+        return {**self.stats.counters, "plait_preemptions_total": preempted}
 
     def gauges(self) -> dict[str, dict[str, float]]:
         """The figures of this moment, those of the arena counted now."""
