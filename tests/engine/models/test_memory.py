@@ -38,3 +38,4 @@ def test_fused_matrices_replace_the_checkpoints(goldens: Callable[[str], Golden]
     ours, theirs = list(model.parameters()), list(golden.model.parameters())
     assert sum(p.numel() for p in ours) == sum(p.numel() for p in theirs)
     assert len(ours) < len(theirs)
+    assert {name for name, _ in model.named_buffers()} == {"rotary.cos_sin"}
