@@ -12,7 +12,7 @@ from torch import Tensor
 from plait_engine.loader.load import read_config
 from plait_engine.models.base import Model
 from plait_engine.models.registry import build_model
-from plait_kernels.select import select
+from plait_kernels.select import Kernels
 from tests.golden import Golden, make_golden
 
 CPU = torch.device("cpu")
@@ -39,7 +39,7 @@ def new_model() -> Callable[..., Model]:
     """Builds the model of a folder on the CPU, without its weights: every parameter NaN."""
 
     def build(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
-        model = build_model(read_config(folder), dtype=dtype, page_size=4, kernels=select(CPU, dtype))
+        model = build_model(read_config(folder), dtype=dtype, page_size=4, kernels=Kernels())
         model.to_empty(device=CPU)
         for parameter in model.parameters():
             parameter.data.fill_(torch.nan)

@@ -14,7 +14,7 @@ from plait_engine.loader.hashes import verify_hashes
 from plait_engine.loader.load import checkpoint_dtype, fill_model, read_config
 from plait_engine.models.config import ConfigError
 from plait_engine.models.registry import build_model
-from plait_kernels.select import select
+from plait_kernels.select import Kernels
 from tests.engine.models.driver import Driver
 from tests.golden import SPECS, make_golden
 
@@ -61,7 +61,7 @@ def test_random_weights_give_finite_logits_that_depend_on_the_prompt(
     make_golden(name, tmp_path)
 
     def logits(seed: int, tokens: list[int]) -> torch.Tensor:
-        model = build_model(read_config(tmp_path), dtype=dtype, page_size=4, kernels=select(CPU, dtype))
+        model = build_model(read_config(tmp_path), dtype=dtype, page_size=4, kernels=Kernels())
         driver = Driver(fill_model(model, None, CPU, seed=seed))
         return driver.run([(driver.sequence(), torch.tensor(tokens))])[0][-1]
 
