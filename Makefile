@@ -37,7 +37,7 @@ format: $(VENV)/.develop  ## put imports and formatting right
 test: check  ## check, then every test but the long sweeps
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-test-full: check  ## check, then every test (an hour or more)
+test-full: check  ## check, then every test, the long sweeps too
 	$(BIN)/python -m pytest $(ARGS)
 
 wheel: $(VENV)/.develop  ## build dist/*.whl

@@ -30,12 +30,13 @@ class Engine:
         self.scheduler = scheduler
         self.runner = runner
         self.stats = scheduler.cache.stats
+        self.steps = 0
+        """Steps committed since the start: what moves while the engine works."""
         self._eos = frozenset(eos_token_ids)
         self._overlap = overlap
         self._launched: Launched | None = None
         self._sequences: dict[tuple[str, int], Sequence] = {}
         self._arrivals = 0
-        self._steps = 0
 
     @property
     def ledger(self) -> Ledger:
@@ -92,8 +93,8 @@ class Engine:
         """The only place where a step's effects become visible: positions, tokens, ends."""
         started = time.perf_counter()
         sampled = launched.wait()
-        self._steps += 1
-        receipt = StepReceipt(self._steps)
+        self.steps += 1
+        receipt = StepReceipt(self.steps)
         self.stats.observe("plait_step_seconds", time.perf_counter() - started, "phase=wait")
         deltas: list[Delta] = []
         for row in launched.plan.rows:
@@ -202,15 +203,17 @@ class Engine:
     def _observe(self, launched: Launched) -> None:
         self.stats.observe("plait_step_seconds", launched.planned_seconds, "phase=build")
         self.stats.observe("plait_batch_tokens", launched.plan.tokens)
-        self.stats.gauges["plait_requests"] = {
-            "state=running": len(self.scheduler.running),
-            "state=waiting": len(self.scheduler.waiting),
-        }
+        self.stats.set("plait_requests", len(self.scheduler.running), "state=running")
+        self.stats.set("plait_requests", len(self.scheduler.waiting), "state=waiting")
 
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready. Only between steps with nothing in flight."""
         if self._launched is None:
             self.runner.kernels.upgrade()
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        preempted = {"outcome=recomputed": float(self.scheduler.preempted)}
+        return {**self.stats.counters, "plait_preemptions_total": preempted}
 
     def gauges(self) -> dict[str, dict[str, float]]:
         """The figures of this moment, those of the arena counted now."""

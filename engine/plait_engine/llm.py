@@ -40,17 +40,26 @@ class LLM:
         else:
             each = list(sampling)
         results: dict[str, Completion] = {}
-        for prompt, params in zip(as_tuples, each, strict=True):
-            self._requests += 1
-            request = Request(id=f"offline-{self._requests}", prompt=prompt, sampling=params)
-            self.engine.add(request)
-            results[request.id] = Completion()
+        try:
+            for prompt, params in zip(as_tuples, each, strict=True):
+                self._requests += 1
+                request = Request(id=f"offline-{self._requests}", prompt=prompt, sampling=params)
+                self.engine.add(request)
+                results[request.id] = Completion()
+            self._run(results)
+        finally:
+            for id in results:  # Does nothing unless something went wrong, or was interrupted.
+                self.engine.abort(id)
+        return list(results.values())
+
+    def _run(self, results: dict[str, Completion]) -> None:
         while not self.engine.idle:
             for delta in self.engine.step():
+                if delta.error is not None:
+                    raise RuntimeError(delta.error)
                 result = results[delta.request_id]
                 result.token_ids.extend(delta.token_ids)
                 result.logprobs.extend(delta.logprobs or ())
                 result.prompt_logprobs = delta.prompt_logprobs or result.prompt_logprobs
                 result.cached_tokens = max(result.cached_tokens, delta.cached_tokens)
                 result.finish_reason = delta.finish_reason or result.finish_reason
-        return list(results.values())

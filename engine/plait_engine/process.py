@@ -1,7 +1,7 @@
 """The engine in a process of its own: the loop that reads messages, steps, and sends what came out.
 
-Started as ``python -m plait_engine.process ADDRESS < CONFIG`` by ``plait_engine.remote``, so that a crash, a long step
-or a busy interpreter on one side never stops the other.
+Started as ``python -m plait_engine.process ADDRESS PARENT < CONFIG`` by ``plait_engine.remote``, so that a crash, a long
+step or a busy interpreter on one side never stops the other.
 """
 
 import os
@@ -41,19 +41,20 @@ STUCK_SECONDS = 30.0
 class EngineProcess:
     """Serves one engine over one PAIR socket until told to end, or until the parent is gone."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, parent: int) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
         self._socket.connect(address)
-        self._parent = os.getppid()
+        self._parent = parent
         self._last_progress = time.monotonic()
+        self._steps = 0
 
     def run(self, config: EngineConfig) -> None:
         try:
             built = build_engine(config, progress=lambda text: self._send(Progress(text)))
             self._send(Ready(built.info))
-            while self._turn(built.engine):
+            while os.getppid() == self._parent and self._turn(built.engine):
                 pass
         except Exception as error:  # Whatever it is, the front end must hear of it.
             traceback.print_exc()
@@ -67,15 +68,15 @@ class EngineProcess:
         if engine.idle:
             self._last_progress = time.monotonic()
             engine.upgrade_kernels()
-            if not self._socket.poll(IDLE_POLL_MILLISECONDS):
-                return os.getppid() == self._parent
+            self._socket.poll(IDLE_POLL_MILLISECONDS)
         while self._socket.poll(0):
             if not self._handle(engine, decode_to_engine(self._socket.recv())):
                 return False
         deltas = engine.step()
         if deltas:
-            self._last_progress = time.monotonic()
             self._send(Deltas(deltas))
+        if engine.steps > self._steps:
+            self._steps, self._last_progress = engine.steps, time.monotonic()
         return True
 
     def _handle(self, engine: Engine, message: ToEngine) -> bool:
@@ -94,15 +95,22 @@ class EngineProcess:
         return True
 
     def _stats(self, engine: Engine) -> EngineStats:
-        return EngineStats(
+        basic = EngineStats(
             running=len(engine.scheduler.running),
             waiting=len(engine.scheduler.waiting),
             stuck=time.monotonic() - self._last_progress > STUCK_SECONDS,
-            gauges=engine.gauges(),
-            counters=engine.stats.counters,
-            histograms=engine.stats.histograms(),
-            bounds=engine.stats.all_bounds(),
         )
+        try:
+            return msgspec.structs.replace(
+                basic,
+                gauges=engine.gauges(),
+                counters=engine.counters(),
+                histograms=engine.stats.histograms(),
+                bounds=engine.stats.all_bounds(),
+            )
+        except Exception:  # Figures must not stop the engine.
+            traceback.print_exc()
+            return basic
 
     def _send(self, message: FromEngine) -> None:
         self._socket.send(encode(message))
@@ -112,7 +120,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the front end drains, then ends us.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
-    EngineProcess(sys.argv[1]).run(config)
+    EngineProcess(sys.argv[1], parent=int(sys.argv[2])).run(config)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
@@ -20,6 +23,7 @@ from plait_engine.messages import (
     AskStats,
     Deltas,
     Failed,
+    FromEngine,
     Progress,
     Ready,
     Refused,
@@ -52,8 +56,8 @@ class RemoteEngine(EngineClient):
         self._progress = progress
         self._info: EngineInfo | None = None
         self._requests: dict[str, _Waiting] = {}
-        self._stats: list[asyncio.Future[EngineStats]] = []
-        self._heard = time.monotonic()
+        self._stats: deque[asyncio.Future[EngineStats]] = deque()
+        """One for each question that was sent, in order, also of those that nobody waits for any more."""
         self._started: asyncio.Future[EngineInfo] | None = None
         self._death: str | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -70,7 +74,7 @@ class RemoteEngine(EngineClient):
         self._socket.set_hwm(0)
         self._socket.bind(address)
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "plait_engine.process", address, stdin=asyncio.subprocess.PIPE
+            sys.executable, "-m", "plait_engine.process", address, str(os.getpid()), stdin=asyncio.subprocess.PIPE
         )
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(self._config))
@@ -99,8 +103,8 @@ class RemoteEngine(EngineClient):
     async def submit(self, request: Request) -> AsyncGenerator[list[Delta]]:
         self._refuse(request)
         waiting = self._requests[request.id] = _Waiting(request)
-        await self._send(Add(request))
         try:
+            await self._send(Add(request))
             while waiting.open:
                 item = await waiting.inbox.get()
                 if isinstance(item, Exception):
@@ -111,7 +115,7 @@ class RemoteEngine(EngineClient):
                     yield item
         finally:
             self._requests.pop(request.id, None)
-            if waiting.open and self.alive:
+            if waiting.open:
                 self.abort(request.id)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -120,33 +124,34 @@ class RemoteEngine(EngineClient):
             waiting.open -= waiting.open if index is None else {index}
             waiting.inbox.put_nowait([])  # Wakes the iterator, which may have nothing left to wait for.
         if self.alive:
-            self._socket.send(encode(Abort(request_id, index)), zmq.NOBLOCK)
+            sent = self._post(Abort(request_id, index))
+            sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # Who is gone aborts nothing.
 
     async def stats(self) -> EngineStats:
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._stats.append(answer)
+        asked = time.monotonic()
         await self._send(AskStats())
-        asked = self._heard
+        self._stats.append(answer)
         try:
             stats = await asyncio.wait_for(answer, STATS_TIMEOUT_SECONDS)
         except TimeoutError:
             raise EngineDead("the engine does not answer") from None
-        finally:
-            with contextlib.suppress(ValueError):
-                self._stats.remove(answer)
-        return msgspec.structs.replace(stats, heartbeat_seconds=max(0.0, self._heard - asked))
+        return msgspec.structs.replace(stats, heartbeat_seconds=time.monotonic() - asked)
 
     async def shutdown(self) -> None:
-        if self._process is None:
+        process = self._process
+        if process is None:
             return
-        if self.alive:
-            with contextlib.suppress(EngineDead):
+        with contextlib.suppress(EngineDead, ProcessLookupError):
+            if self._info is None:
+                process.kill()  # It does not listen before it is ready.
+            else:
                 await self._send(Shutdown())
         try:
-            await asyncio.wait_for(self._process.wait(), END_TIMEOUT_SECONDS)
+            await asyncio.wait_for(process.wait(), END_TIMEOUT_SECONDS)
         except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+            process.kill()
+            await process.wait()
         self._die("the engine was shut down")
         for task in self._tasks:
             task.cancel()
@@ -168,32 +173,46 @@ class RemoteEngine(EngineClient):
         if unfinished and unfinished + request.n > info.max_seqs + info.max_queue:
             raise QueueFull(f"{unfinished} sequences run or wait already; try again later")
 
+    def _post(self, message: ToEngine) -> asyncio.Future[Any]:
+        """Never waits: the socket has no limit, so it takes a message at once, or nobody is at the other end."""
+        return asyncio.ensure_future(self._socket.send(encode(message), zmq.NOBLOCK))
+
     async def _send(self, message: ToEngine) -> None:
         if self._death is not None:
             raise EngineDead(self._death)
-        await self._socket.send(encode(message))
+        try:
+            await self._post(message)
+        except zmq.Again:
+            raise EngineDead("the engine process is gone") from None
 
     async def _listen(self) -> None:
-        while True:
-            message = decode_from_engine(await self._socket.recv())
-            self._heard = time.monotonic()
-            match message:
-                case Deltas(deltas):
-                    self._deliver(deltas)
-                case Refused(request_id, reason):
-                    if (waiting := self._requests.get(request_id)) is not None:
-                        waiting.inbox.put_nowait(RequestRefused(reason))
-                case StatsReply(stats):
-                    if self._stats and not self._stats[0].done():
-                        self._stats.pop(0).set_result(stats)
-                case Progress(text):
-                    self._progress(text)
-                case Ready(info):
-                    self._info = info
-                    assert self._started is not None
-                    self._started.set_result(info)
-                case Failed(reason):
-                    self._die(reason)
+        assert self._process is not None
+        try:
+            while True:
+                self._handle(decode_from_engine(await self._socket.recv()))
+        except Exception as error:  # Nobody else reads what the engine says: without this, all would wait for ever.
+            self._die(f"what the engine said could not be handled: {type(error).__name__}: {error}")
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    def _handle(self, message: FromEngine) -> None:
+        match message:
+            case Deltas(deltas):
+                self._deliver(deltas)
+            case Refused(request_id, reason):
+                if (waiting := self._requests.get(request_id)) is not None:
+                    waiting.inbox.put_nowait(RequestRefused(reason))
+            case StatsReply(stats):
+                if not (answer := self._stats.popleft()).done():
+                    answer.set_result(stats)
+            case Progress(text):
+                self._progress(text)
+            case Ready(info):
+                self._info = info
+                assert self._started is not None
+                self._started.set_result(info)
+            case Failed(reason):
+                self._die(reason)
 
     def _deliver(self, deltas: list[Delta]) -> None:
         """One list per request and step, so that a reader wakes once."""

@@ -1,11 +1,15 @@
 """Which implementation of each op runs here, and why."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import torch
 
 from plait_kernels.causal_conv import CausalConv
 from plait_kernels.causal_conv.reference import causal_conv
+from plait_kernels.cpu.build import Build, BuildError, Target, target
+from plait_kernels.cpu.kernels import compiled_ops
+from plait_kernels.cpu.library import DTYPES, Library
 from plait_kernels.gated_activation import GatedActivation
 from plait_kernels.gated_activation.reference import gated_activation
 from plait_kernels.gated_delta_rule import GatedDeltaRule
@@ -56,20 +60,75 @@ class Kernels:
     penalise: Penalise = penalise
     logprobs: ComputeLogprobs = logprobs
     choices: dict[str, Choice] = field(default_factory=dict)
+    _build: Build | None = None
+    _library: Library | None = None
 
     def upgrade(self) -> bool:
         """Take over faster kernels that became ready since the last call; True if anything changed.
 
-        Call it between steps, never inside one: two implementations of an op agree to rounding, not to the bit.
-        Costs next to nothing while there is nothing to take over.
+        Call it between steps, never inside one: two implementations of an op agree to rounding, not to the bit. Also
+        follows ``torch.set_num_threads``. Costs a microsecond.
         """
-        return False
+        if self._library is not None:
+            self._library.follow_threads()
+        if self._build is None:
+            return False
+        try:
+            if not self._build.done():
+                return False
+            self._take(self._build.target)
+        except BuildError as error:
+            self._stay(str(error))
+        self._build = None
+        return True
+
+    def close(self) -> None:
+        """End what still runs in the background."""
+        if self._build is not None:
+            self._build.stop()
+            self._build = None
+
+    def wait(self) -> None:
+        """Until nothing faster is to be expected, then ``upgrade``: for benchmarks and tests, not for servers."""
+        if self._build is not None:
+            self._build.wait()
+            self.upgrade()
+
+    def _take(self, target: Target) -> None:
+        try:
+            self._library = Library(target.library)
+        except OSError as error:
+            raise BuildError(f"cannot load {target.library.name}: {error}") from error
+        for name, op in compiled_ops(self._library).items():
+            setattr(self, name, op)
+            self.choices[name] = Choice("cpu", f"compiled for this processor by {Path(target.compiler).name}")
+
+    def _stay(self, reason: str) -> None:
+        for name in OPS:
+            self.choices[name] = Choice("reference", reason)
 
 
-OPS = tuple(name for name in Kernels.__dataclass_fields__ if name != "choices")
+OPS = tuple(item.name for item in fields(Kernels) if item.name != "choices" and not item.name.startswith("_"))
 
 
 def select(device: torch.device, dtype: torch.dtype) -> Kernels:
-    """Kernels for activations of ``dtype`` on ``device``, ready at once."""
-    reason = f"plain PyTorch, runs on every device; nothing faster for {dtype} on {device.type}"
-    return Kernels(choices={name: Choice("reference", reason) for name in OPS})
+    """Kernels for activations of ``dtype`` on ``device``, ready at once.
+
+    On the CPU the compiled ones come at once from the user's cache, or with a later ``upgrade`` when they must be
+    built first; until then, and where they cannot be built, the references work.
+    """
+    kernels = Kernels()
+    if device.type != "cpu" or dtype not in DTYPES:
+        kernels._stay(f"plain PyTorch, runs everywhere; nothing faster for {dtype} on {device.type}")
+        return kernels
+    kernels._stay("plain PyTorch, runs everywhere; nothing faster for this op")
+    try:
+        wanted = target()
+        if wanted.library.exists():
+            kernels._take(wanted)
+        else:
+            kernels._build = Build(wanted)
+            kernels._stay(f"plain PyTorch until {Path(wanted.compiler).name} has built the compiled ops")
+    except BuildError as error:
+        kernels._stay(f"plain PyTorch: {error}")
+    return kernels

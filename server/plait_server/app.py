@@ -13,6 +13,7 @@ from plait_server.front import FrontEnd
 from plait_server.middleware.connection import ClientConnection
 from plait_server.middleware.last_resort import LastResort
 from plait_server.middleware.request_id import RequestId
+from plait_server.protocol.errors import RESPONSES
 from plait_server.release import installed_version
 from plait_server.routes import chat, completions, health, metrics, models, tokenize
 from plait_server.text.model_text import ModelText
@@ -38,7 +39,7 @@ def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> F
     app.state.front = front
     install_handlers(app)
     for module in (completions, chat, models, tokenize, health, metrics):
-        app.include_router(module.router)
+        app.include_router(module.router, responses=RESPONSES)
     # Added last is outermost.
     app.add_middleware(LastResort)
     app.add_middleware(ClientConnection, config=config)

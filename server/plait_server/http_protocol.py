@@ -95,9 +95,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         self._refusal = error
         self._disarm()
-        body = error.body()
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[error.status_code] + head + body)
+        if self.cycle is None or self.cycle.response_complete:  # else it would land in the middle of another answer
+            body = error.body()
+            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[error.status_code] + head + body)
         self.transport.close()
 
     def _arm(self) -> None:

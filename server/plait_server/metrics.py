@@ -57,7 +57,7 @@ class Metrics:
         self.shutting_down = False
         """Set when running requests are ended by the server, which cancels them as a vanished client does."""
         self.engine = EngineCollector()
-        disable_created_metrics()  # a second series for each one, that nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each one, that nobody asks for
         registry = self.registry
         self.prompt_tokens = Counter("plait_prompt_tokens", "Tokens of accepted prompts", registry=registry)
         self.generated_tokens = Counter("plait_generated_tokens", "Tokens generated", registry=registry)

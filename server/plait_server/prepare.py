@@ -1,7 +1,7 @@
 """From a validated body to a job: prompts as token ids that fit, and sampling with the model's defaults."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from plait_engine.request import SamplingParams
 from plait_server.errors import ApiError, bad
@@ -11,6 +11,13 @@ from plait_server.protocol.common import GenerationBody
 from plait_server.text.chat_template import TemplateFailed
 
 Value = TypeVar("Value")
+
+
+class Params(NamedTuple):
+    """What the client calls the two things that must fit together."""
+
+    prompt: str
+    max_tokens: str
 
 
 def too_long(what: str, limit: int, param: str) -> ApiError:
@@ -67,16 +74,17 @@ async def chat_prompt(front: FrontEnd, body: TemplateFields, **kwargs: object) -
         raise bad("messages", f"the model's chat template does not take them: {error}") from error
 
 
-def token_limit(prompt_tokens: int, asked: int | None, limit: int, *, default: int | None, param: str) -> int:
+def token_limit(prompt_tokens: int, asked: int | None, limit: int, *, default: int | None, params: Params) -> int:
     """How many tokens may be generated: what was asked, or the default, or (None) all the room there is."""
     room = limit - prompt_tokens
     if room < 1 and asked != 0:
-        raise too_long(f"the prompt has {prompt_tokens} tokens and leaves no room for an answer", limit, "messages")
+        what = f"the prompt has {prompt_tokens} tokens and leaves no room for an answer"
+        raise too_long(what, limit, params.prompt)
     if asked is None:
         return room if default is None else min(default, room)
     if asked > room:
-        what = f"the prompt has {prompt_tokens} tokens and {param} asks for {asked} more"
-        raise too_long(what, limit, param)
+        what = f"the prompt has {prompt_tokens} tokens and {params.max_tokens} asks for {asked} more"
+        raise too_long(what, limit, params.max_tokens)
     return asked
 
 

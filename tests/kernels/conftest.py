@@ -10,6 +10,19 @@ def poison(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture
-def kernels() -> Kernels:
-    return select(torch.device("cpu"), torch.float32)
+@pytest.fixture(scope="session")
+def compiled() -> Kernels:
+    kernels = select(torch.device("cpu"), torch.float32)
+    kernels.wait()
+    return kernels
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    if request.param == "reference":
+        return Kernels()
+    kernels = request.getfixturevalue("compiled")
+    assert isinstance(kernels, Kernels)
+    if kernels.choices["linear"].implementation != "cpu":
+        pytest.skip(f"no compiled kernels here: {kernels.choices['linear'].reason}")
+    return kernels

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import openai
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from plait_server.app import create_app
 from plait_server.config import ServerConfig
@@ -15,31 +14,7 @@ from plait_server.text.model_text import ModelText
 from plait_server.text.tokenizer import TextTokenizer
 from tests.server.fake_engine import FakeEngine
 from tests.server.live_server import LiveServer
-
-PROSE = """The quick brown fox jumps over the lazy dog. A weaver plaits three strands into one braid: stop, go on, stop.
-Müde Füße, naïve façade, 日本語のテキスト, emoji 🙂🙃👩‍👩‍👧. Numbers 0123456789 and code: def f(x): return x + 1
-"""
-TEMPLATE = """{%- for message in messages -%}
-<|start|>{{ message['role'] }}<|mid|>{{ message['content'] }}<|end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}<|start|>assistant<|mid|>{%- endif -%}"""
-SPECIAL = ["<|end|>", "<|start|>", "<|mid|>"]
-
-
-def byte_level_tokenizer() -> Tokenizer:
-    """Byte-level BPE of 512 tokens; ``<|end|>`` is id 0, and nothing is added around a text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=512,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([PROSE] * 4, trainer)
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    return tokenizer
+from tests.server.tiny_text import SPECIAL_TOKENS, TEMPLATE, byte_level_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +24,8 @@ def tokenizer() -> TextTokenizer:
 
 @pytest.fixture(scope="session")
 def text(tokenizer: TextTokenizer) -> ModelText:
-    special = {"bos_token": "<|start|>", "eos_token": "<|end|>"}
-    return ModelText(tokenizer=tokenizer, template=ChatTemplate(TEMPLATE, special), special_tokens=special)
+    template = ChatTemplate(TEMPLATE, SPECIAL_TOKENS)
+    return ModelText(tokenizer=tokenizer, template=template, special_tokens=SPECIAL_TOKENS)
 
 
 @pytest.fixture

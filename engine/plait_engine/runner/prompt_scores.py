@@ -15,7 +15,7 @@ HEAD_SLICE = 256
 
 
 def score_prompts(plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Model, kernels: Kernels) -> None:
-    """For each row whose request wants them, append to ``sequence.prompt_logprobs`` what this chunk says.
+    """For each row whose request wants them and has not had them, append to ``sequence.prompt_logprobs``.
 
     The logits at position p score the prompt token at p + 1. Needs the tokens on the host, so it waits for the device.
     """
@@ -23,7 +23,7 @@ def score_prompts(plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Mode
     pads = segments.decodes - plan.decodes
     for place, row in enumerate(plan.rows):
         wanted = row.sequence.request.sampling.prompt_logprobs
-        if wanted is None or row.start >= row.sequence.prompt_length:
+        if wanted is None or row.sequence.announced or row.start >= row.sequence.prompt_length:
             continue
         begin = segments.starts_host[place if place < plan.decodes else place + pads]
         count = min(row.count, row.sequence.prompt_length - 1 - row.start)

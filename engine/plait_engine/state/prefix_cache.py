@@ -83,7 +83,8 @@ class PrefixCache:
             copies = state.resume(position, pages, point.checkpoint, self.ledger)
             sequence.restore = Restore(point, lease, tuple(copies))
             sequence.scheduled = position
-        sequence.marks = self.placement.positions(len(sequence.tokens), sequence.request.marks, match, position)
+        if self.enabled:
+            sequence.marks = self.placement.positions(len(sequence.tokens), sequence.request.marks, match, position)
         if sequence.reuse is None:
             sequence.reuse = self._count(sequence, match, position)
         return True

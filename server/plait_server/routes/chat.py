@@ -11,14 +11,15 @@ from plait_server.answers.head import Head
 from plait_server.body import StrictRoute
 from plait_server.front import Front, FrontEnd
 from plait_server.generation import Job
-from plait_server.prepare import chat_prompt, prompt_ids, sampling, token_limit
+from plait_server.prepare import Params, chat_prompt, prompt_ids, sampling, token_limit
 from plait_server.protocol.chat import ChatBody
+from plait_server.protocol.errors import GENERATED
 from plait_server.streaming import EventStream, events
 
 router = APIRouter(route_class=StrictRoute)
 
 
-@router.post("/v1/chat/completions", response_model=None)
+@router.post("/v1/chat/completions", response_model=None, responses=GENERATED)
 async def create_chat_completion(body: ChatBody, front: Front) -> Response:
     """Answer a conversation."""
     front.health.admit()
@@ -37,8 +38,8 @@ async def job_of(front: FrontEnd, body: ChatBody) -> Job:
     text = await chat_prompt(front, body, **body.template_kwargs)
     prompt = await prompt_ids(front, text, add_special_tokens=bool(body.add_special_tokens), param="messages")
     limit = front.engine.info.max_model_len
-    param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    max_tokens = token_limit(len(prompt), body.token_limit, limit, default=None, param=param)
+    params = Params("messages", "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
+    max_tokens = token_limit(len(prompt), body.token_limit, limit, default=None, params=params)
     top = (body.top_logprobs or 0) if body.logprobs else None
     return Job(
         prompts=(prompt,),

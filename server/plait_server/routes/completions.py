@@ -12,14 +12,16 @@ from plait_server.body import StrictRoute
 from plait_server.errors import bad
 from plait_server.front import Front, FrontEnd
 from plait_server.generation import Job
-from plait_server.prepare import prompt_ids, sampling, token_limit
+from plait_server.prepare import Params, prompt_ids, sampling, token_limit
 from plait_server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionBody
+from plait_server.protocol.errors import GENERATED
 from plait_server.streaming import EventStream, events
 
 router = APIRouter(route_class=StrictRoute)
+PARAMS = Params("prompt", "max_tokens")
 
 
-@router.post("/v1/completions", response_model=None)
+@router.post("/v1/completions", response_model=None, responses=GENERATED)
 async def create_completion(body: CompletionBody, front: Front) -> Response:
     """Continue one prompt or several."""
     front.health.admit()
@@ -43,7 +45,7 @@ async def job_of(front: FrontEnd, body: CompletionBody) -> Job:
     prompts = [await prompt_ids(front, prompt, add_special_tokens=add_special_tokens) for prompt in body.prompt]
     longest = max(map(len, prompts))
     limit = front.engine.info.max_model_len
-    max_tokens = token_limit(longest, body.max_tokens, limit, default=DEFAULT_MAX_TOKENS, param="max_tokens")
+    max_tokens = token_limit(longest, body.max_tokens, limit, default=DEFAULT_MAX_TOKENS, params=PARAMS)
     echoed = body.logprobs if body.echo else None
     wanted = [number for number in (body.prompt_logprobs, echoed) if number is not None]
     return Job(

@@ -1,11 +1,14 @@
 """Drives a model without an engine: hands out pages and slots naively, in memory that is poisoned until it is owned."""
 
 import random
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -16,7 +19,7 @@ from plait_engine.runner.batch import SlotTable, StepBatch
 from plait_engine.state.arena import Arena
 from plait_engine.state.spec import GRANULE_BYTES, Granule, PagedSpec, StateGroup
 from plait_kernels.segments import Chunk, Segments
-from plait_kernels.select import select
+from plait_kernels.select import Kernels, select
 from plait_kernels.storage import Pages
 
 CPU = torch.device("cpu")
@@ -25,15 +28,35 @@ POISON = 0xFF
 """NaN in every float format."""
 
 
+@cache
+def compiled_kernels(dtype: torch.dtype) -> Kernels:
+    """Those that a CPU gets, once they are built; skips the test where they cannot be built."""
+    kernels = select(CPU, dtype)
+    kernels.wait()
+    if all(choice.implementation == "reference" for choice in kernels.choices.values()):
+        pytest.skip(kernels.choices["linear"].reason)
+    return kernels
+
+
+IMPLEMENTATIONS: dict[str, Callable[[torch.dtype], Kernels]] = {
+    "reference": lambda _dtype: Kernels(),
+    "compiled": compiled_kernels,
+}
+
+
 def load(
-    folder: Path, dtype: torch.dtype = torch.float32, state_dtype: torch.dtype = torch.float32, **options: Any
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    state_dtype: torch.dtype = torch.float32,
+    implementation: str = "reference",
+    **options: Any,
 ) -> Model:
     model = build_model(
         read_config(folder),
         dtype=dtype,
         state_dtype=state_dtype,
         page_size=PAGE_SIZE,
-        kernels=select(CPU, dtype),
+        kernels=IMPLEMENTATIONS[implementation](dtype),
         **options,
     )
     return fill_model(model, folder, CPU)

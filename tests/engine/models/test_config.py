@@ -12,7 +12,7 @@ from plait_engine.loader.load import read_config
 from plait_engine.models.base import Model
 from plait_engine.models.config import ConfigError
 from plait_engine.models.registry import build_model
-from plait_kernels.select import select
+from plait_kernels.select import Kernels
 from tests.golden import SPECS, Golden
 
 IRRELEVANT = {
@@ -23,8 +23,7 @@ IRRELEVANT = {
 
 
 def build(config: dict[str, Any], **options: Any) -> Model:
-    kernels = select(torch.device("cpu"), torch.float32)
-    return build_model(config, dtype=torch.float32, page_size=4, kernels=kernels, **options)
+    return build_model(config, dtype=torch.float32, page_size=4, kernels=Kernels(), **options)
 
 
 @pytest.fixture(params=SPECS)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plait_engine.models.base import Model
-from tests.engine.models.driver import Driver, Sequence, load
+from tests.engine.models.driver import IMPLEMENTATIONS, Driver, Sequence, load
 from tests.golden import SPECS, Golden
 
 TOLERANCE = 1e-4
@@ -23,9 +23,9 @@ def golden(request: pytest.FixtureRequest, goldens: Goldens) -> Golden:
     return goldens(request.param)
 
 
-@pytest.fixture(scope="module")
-def model(golden: Golden) -> Model:
-    return load(golden.folder)
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+def model(request: pytest.FixtureRequest, golden: Golden) -> Model:
+    return load(golden.folder, implementation=request.param)
 
 
 @pytest.fixture

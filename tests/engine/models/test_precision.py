@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from plait_engine.state.spec import SlotSpec
-from tests.engine.models.driver import Driver, load
+from tests.engine.models.driver import IMPLEMENTATIONS, Driver, load
 from tests.golden import SPECS, Golden, from_folder, reference_logits
 
 Goldens = Callable[[str], Golden]
@@ -18,14 +18,15 @@ def root_mean_square(errors: list[Tensor]) -> float:
     return torch.stack(errors).square().mean().sqrt().item()
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", SPECS)
 def test_16_bit_errors_are_no_larger_than_those_of_transformers(
-    goldens: Goldens, name: str, dtype: torch.dtype
+    goldens: Goldens, name: str, dtype: torch.dtype, implementation: str
 ) -> None:
     """Against transformers' fp32 logits, over whole prompts and over decoding."""
     golden = goldens(name)
-    theirs, driver = from_folder(golden, dtype), Driver(load(golden.folder, dtype))
+    theirs, driver = from_folder(golden, dtype), Driver(load(golden.folder, dtype, implementation=implementation))
     their_errors, prefill_errors, decode_errors = [], [], []
     for seed in PROMPTS:
         tokens, truth = golden.prompt(33, seed), golden.logits(33, seed)
@@ -38,14 +39,15 @@ def test_16_bit_errors_are_no_larger_than_those_of_transformers(
     assert root_mean_square(decode_errors) <= allowed
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("state_dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("name", SPECS)
 def test_every_accepted_dtype_generates(
-    goldens: Goldens, name: str, dtype: torch.dtype, state_dtype: torch.dtype
+    goldens: Goldens, name: str, dtype: torch.dtype, state_dtype: torch.dtype, implementation: str
 ) -> None:
     golden = goldens(name)
-    driver = Driver(load(golden.folder, dtype, state_dtype))
+    driver = Driver(load(golden.folder, dtype, state_dtype, implementation))
     sequence = driver.sequence()
     (logits,) = driver.run([(sequence, golden.prompt(9))])
     (logits,) = driver.run([(sequence, logits[-1:].argmax(-1))])
@@ -54,14 +56,16 @@ def test_every_accepted_dtype_generates(
     assert logits.std() > 0.1
 
 
-@pytest.mark.parametrize("name", ["granite_dense", "qwen3_5"])
-def test_an_fp32_state_is_still_exact_after_2000_steps_and_a_bf16_state_is_not(goldens: Goldens, name: str) -> None:
+@pytest.mark.parametrize(("name", "implementation"), [("granite_dense", "reference"), ("qwen3_5", "compiled")])
+def test_an_fp32_state_is_still_exact_after_2000_steps_and_a_bf16_state_is_not(
+    goldens: Goldens, name: str, implementation: str
+) -> None:
     golden, steps = goldens(name), 2000
     tokens = golden.prompt(steps + 1)
     truth = golden.logits(steps + 1)[-1]
     errors = []
     for state_dtype in (torch.float32, torch.bfloat16):
-        driver = Driver(load(golden.folder, state_dtype=state_dtype), units=900)
+        driver = Driver(load(golden.folder, state_dtype=state_dtype, implementation=implementation), units=900)
         sequence = driver.sequence()
         driver.run([(sequence, tokens[:1])])
         for token in tokens[1:]:

@@ -44,7 +44,7 @@ def test_an_admitted_prompt_never_needs_more_than_it_took(prompt: int, max_chunk
     done = 0
     while done < prompt:
         count = data.draw(st.integers(1, min(max_chunk, prompt - done)))
-        state.pass_windows(Position(done))
+        state.pass_windows(Position(done), ledger)
         assert state.growth_demand(done + count) == {}
         state.grow(done + count, {})
         state.advance(Position(done), count)
@@ -62,7 +62,7 @@ def test_a_long_decode_keeps_a_bounded_number_of_window_pages(ledger: Ledger) ->
     state = admitted(ledger, 5, 8)
     state.grow(5, {})
     for position in range(5, 120):
-        state.pass_windows(Position(position))
+        state.pass_windows(Position(position), ledger)
         units = ledger.take(state.growth_demand(position + 1))
         assert units is not None
         state.grow(position + 1, units)
@@ -74,9 +74,9 @@ def test_a_long_decode_keeps_a_bounded_number_of_window_pages(ledger: Ledger) ->
 def test_a_page_that_the_next_token_still_sees_is_not_dropped(ledger: Ledger) -> None:
     state = admitted(ledger, 12, 12)
     state.grow(12, {})
-    state.pass_windows(Position(10))  # sees 3..9
+    state.pass_windows(Position(10), ledger)  # sees 3..9
     assert state.runs[WINDOW].first == 0
-    state.pass_windows(Position(11))  # sees 4..10
+    state.pass_windows(Position(11), ledger)  # sees 4..10
     assert state.runs[WINDOW].first == 1
 
 

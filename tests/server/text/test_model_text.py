@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plait_server.text.model_text import ModelText, SamplingDefaults
-from tests.server.conftest import byte_level_tokenizer
+from tests.server.tiny_text import byte_level_tokenizer
 
 
 @pytest.fixture

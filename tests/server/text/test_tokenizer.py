@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from plait_server.text.tokenizer import INLINE_CHARS, TextTokenizer
-from tests.server.conftest import byte_level_tokenizer
+from tests.server.tiny_text import byte_level_tokenizer
 
 
 def test_special_tokens_are_added_only_where_the_tokenizer_says_so_and_the_caller_wants_it() -> None:

@@ -71,11 +71,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, batch: StepBatch, rotary: RotaryTable | None) -> Tensor:
         shape, positions = self.shape, batch.segments.positions
         heads = self.qkv(x).view(len(x), -1, shape.head_dim)  # [tokens, heads + 2 * kv_heads, head_dim]
-        qk, v = torch.split(heads, [shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
+        qk, v = torch.split_with_sizes(heads, [shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
         norms = self.norms()
         if norms is None and rotary is not None:
             qk = self.build.kernels.rotary(qk, positions, rotary.cos_sin)
-        q, k = torch.split(qk, [shape.heads, shape.kv_heads], dim=1)
+        q, k = torch.split_with_sizes(qk, [shape.heads, shape.kv_heads], dim=1)
         if norms is not None:
             q, k = norms[0](q), norms[1](k)
             if rotary is not None:

@@ -28,7 +28,7 @@ class GatedAttention(nn.Module):
     def forward(self, x: Tensor, batch: StepBatch, rotary: RotaryTable) -> Tensor:
         shape, positions, rotate = self.shape, batch.segments.positions, self.build.kernels.rotary
         heads = self.qkvg(x).view(len(x), -1, shape.head_dim)
-        q, k, v, gate = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads, shape.heads], dim=1)
+        q, k, v, gate = torch.split_with_sizes(heads, [shape.heads, shape.kv_heads, shape.kv_heads, shape.heads], dim=1)
         q = rotate(self.q_norm(q), positions, rotary.cos_sin)  # [tokens, heads, head_dim]
         k = rotate(self.k_norm(k), positions, rotary.cos_sin)  # [tokens, kv_heads, head_dim], like v
         attended = attend(shape, self.build, self.state, batch, q, k, v)

@@ -88,11 +88,11 @@ class GatedDeltaNet(nn.Module):
 
     def forward(self, x: Tensor, batch: StepBatch) -> Tensor:
         shape, slots, views = self.shape, self.state.slots(batch), self.state.views
-        mixed, gate, b, a = torch.split(self.in_proj(x), shape.sizes, dim=-1)
+        mixed, gate, b, a = torch.split_with_sizes(self.in_proj(x), shape.sizes, dim=-1)
         mixed = self.kernels.causal_conv(
             mixed, self.conv1d.weight, None, views["conv"], slots, batch.segments, activation="silu"
         )
-        q, k, v = torch.split(mixed, [shape.keys, shape.keys, shape.values], dim=-1)
+        q, k, v = torch.split_with_sizes(mixed, [shape.keys, shape.keys, shape.values], dim=-1)
         out = self.kernels.gated_delta_rule(
             q.view(-1, shape.key_heads, shape.key_dim),
             k.view(-1, shape.key_heads, shape.key_dim),

@@ -57,11 +57,13 @@ class Mamba2(nn.Module):
     def forward(self, x: Tensor, batch: StepBatch) -> Tensor:
         shape, slots, views = self.shape, self.state.slots(batch), self.state.views
         bc = shape.groups * shape.state_size
-        gate, mixed, dt = torch.split(self.in_proj(x), [shape.inner, shape.conv_channels, shape.heads], dim=-1)
+        gate, mixed, dt = torch.split_with_sizes(
+            self.in_proj(x), [shape.inner, shape.conv_channels, shape.heads], dim=-1
+        )
         mixed = self.kernels.causal_conv(
             mixed, self.conv1d.weight, self.conv1d.bias, views["conv"], slots, batch.segments, activation="silu"
         )
-        values, b, c = torch.split(mixed, [shape.inner, bc, bc], dim=-1)
+        values, b, c = torch.split_with_sizes(mixed, [shape.inner, bc, bc], dim=-1)
         y = self.kernels.ssd(
             values.view(-1, shape.heads, shape.head_dim),
             dt,  # [tokens, heads]

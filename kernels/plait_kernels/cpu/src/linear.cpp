@@ -1,0 +1,176 @@
+// out = x weight^T + bias, weight [n, k] as checkpoints store it.
+//
+// Every output is one accumulator vector over k, folded at the end: the same order of additions for every number of rows.
+// bf16 weights are widened in registers and multiplied in fp32: one shift gives the even values of a vector, one mask
+// the odd ones, so x is laid out in that order ("split": 2 * LANES values as LANES even ones, then LANES odd ones).
+#include "op.h"
+
+namespace plait {
+namespace {
+
+constexpr int ROWS = REGISTERS == 32 ? 4 : 2;  // rows of x in a tile
+constexpr int COLS = REGISTERS == 32 ? 6 : 4;  // rows of weight in a tile
+constexpr int GROUP = 48;                      // rows of weight whose sums are rounded together
+constexpr int64_t CHUNK = 64;                  // rows of x that stay in the cache while weights pass
+
+struct Args {
+    int64_t dtype, out_dtype, rows, outs, ins;
+    const void* x;
+    int64_t x_stride;
+    const void *weight, *bias;
+    void* out;
+};
+
+template <class T>
+struct Layout;
+
+template <>
+struct Layout<float> {
+    static constexpr int STEP = LANES;
+    static void widen(const float* from, float* to) { store(to, load(from)); }
+};
+
+template <>
+struct Layout<bf16> {
+    static constexpr int STEP = 2 * LANES;
+    static void widen(const bf16* from, float* to) {
+        vu pairs;
+        std::memcpy(&pairs, from, sizeof pairs);
+        store(to, cast_bits<vf>(pairs << 16));
+        store(to + LANES, cast_bits<vf>(pairs & 0xffff0000u));
+    }
+};
+
+// One row of k values as fp32 in the order of Layout<T>, zeros behind.
+template <class T>
+void widen_row(const T* from, float* to, int64_t k) {
+    constexpr int STEP = Layout<T>::STEP;
+    int64_t i = 0;
+    for (; i + STEP <= k; i += STEP) Layout<T>::widen(from + i, to + i);
+    if (i < k) {
+        T tail[STEP] = {};
+        for (int64_t j = i; j < k; j++) tail[j - i] = from[j];
+        Layout<T>::widen(tail, to + i);
+    }
+}
+
+// sums[m * GROUP + n] = x row m . w row n; rows of x are fp32 and x_stride long.
+template <int M, int N>
+void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, float* sums) {
+    vf acc[M * N] = {};
+    for (int64_t i = 0; i < x_stride; i += LANES) {
+        vf xs[M];
+        for (int m = 0; m < M; m++) xs[m] = load(x + m * x_stride + i);
+        for (int n = 0; n < N; n++) {
+            vf ws = load(w + n * w_stride + i);
+            for (int m = 0; m < M; m++) acc[m * N + n] += xs[m] * ws;
+        }
+    }
+    float flat[M * N];
+    sum_all<M * N>(flat, acc);
+    for (int m = 0; m < M; m++) std::memcpy(sums + m * GROUP, flat + m * N, N * sizeof(float));
+}
+
+// The same, straight from bf16 weights.
+template <int M, int N>
+void tile(const float* x, int64_t x_stride, const bf16* w, int64_t w_stride, float* sums) {
+    vf acc[M * N] = {};
+    for (int64_t i = 0; i < x_stride; i += 2 * LANES) {
+        vf even[M], odd[M];
+        for (int m = 0; m < M; m++) even[m] = load(x + m * x_stride + i), odd[m] = load(x + m * x_stride + i + LANES);
+        for (int n = 0; n < N; n++) {
+            vu pairs;
+            std::memcpy(&pairs, w + n * w_stride + i, sizeof pairs);
+            vf w_even = cast_bits<vf>(pairs << 16), w_odd = cast_bits<vf>(pairs & 0xffff0000u);
+            for (int m = 0; m < M; m++) {
+                acc[m * N + n] += even[m] * w_even;
+                acc[m * N + n] += odd[m] * w_odd;
+            }
+        }
+    }
+    float flat[M * N];
+    sum_all<M * N>(flat, acc);
+    for (int m = 0; m < M; m++) std::memcpy(sums + m * GROUP, flat + m * N, N * sizeof(float));
+}
+
+template <class Out, class T>
+struct Problem {
+    const float* x;  // widened rows
+    int64_t x_stride, rows, outs, ins;
+    const T *weight, *bias;
+    Out* out;
+
+    // Sums of rows [0, m) of xs with N rows of w, to sums[row * GROUP + column].
+    template <int N, class W>
+    void panel(const float* xs, int64_t m, const W* w, int64_t w_stride, float* sums) const {
+        int64_t row = 0;
+        for (; row + ROWS <= m; row += ROWS) tile<ROWS, N>(xs + row * x_stride, x_stride, w, w_stride, sums + row * GROUP);
+        for (; row < m; row++) tile<1, N>(xs + row * x_stride, x_stride, w, w_stride, sums + row * GROUP);
+    }
+
+    // The same from rows of weight in place, or widened first where that pays or the tail of a row must be padded.
+    template <int N>
+    void column(const float* xs, int64_t m, const T* w, float* sums) const {
+        bool in_place = ins == x_stride && (sizeof(T) == 4 || m <= 2 * ROWS);
+        if (in_place) return panel<N>(xs, m, w, ins, sums);
+        struct Wide;
+        float* wide = scratch<Wide>(N * x_stride);
+        for (int n = 0; n < N; n++) widen_row(w + n * ins, wide + n * x_stride, ins);
+        panel<N>(xs, m, wide, x_stride, sums);
+    }
+
+    // At most CHUNK rows from `row` on, columns [col, end): GROUP columns at a time are summed, then rounded as vectors.
+    void block(int64_t row, int64_t col, int64_t end) const {
+        int64_t m = std::min(rows - row, CHUNK);
+        const float* xs = x + row * x_stride;
+        alignas(64) float sums[CHUNK * GROUP];
+        for (; col < end; col += GROUP) {
+            int64_t width = std::min<int64_t>(GROUP, end - col), n = 0;
+            for (; n + COLS <= width; n += COLS) column<COLS>(xs, m, weight + (col + n) * ins, sums + n);
+            for (; n < width; n++) column<1>(xs, m, weight + (col + n) * ins, sums + n);
+            each_vector(width, [&](int64_t i, int lanes) {
+                vf add = bias ? load_some(bias + col + i, lanes) : vf{};
+                for (int64_t r = 0; r < m; r++)
+                    store_some(out + (row + r) * outs + col + i, load(sums + r * GROUP + i) + add, lanes);
+            });
+        }
+    }
+
+    void run() const {
+        int64_t chunks = (rows + CHUNK - 1) / CHUNK, groups = (outs + GROUP - 1) / GROUP;
+        if (chunks >= 4 * threads()) return share(chunks, [&](int64_t c) { block(c * CHUNK, 0, outs); });
+        for (int64_t c = 0; c < chunks; c++) {
+            int64_t m = std::min(rows - c * CHUNK, CHUNK);
+            double cycles = double(m + 3) * GROUP * ins / (2 * LANES);
+            split(groups, cycles, [&](int64_t a, int64_t b) { block(c * CHUNK, a * GROUP, std::min(outs, b * GROUP)); });
+        }
+    }
+};
+
+template <class T, class Out>
+void linear(const Args& a) {
+    const T* x = static_cast<const T*>(a.x);
+    int64_t padded = round_up(a.ins, Layout<T>::STEP);
+    struct Rows;
+    float* wide = scratch<Rows>(a.rows * padded);
+    split(a.rows, double(padded) / 8, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; r++) widen_row(x + r * a.x_stride, wide + r * padded, a.ins);
+    });
+    Problem<Out, T>{wide,   padded, a.rows, a.outs, a.ins, static_cast<const T*>(a.weight), static_cast<const T*>(a.bias),
+                    static_cast<Out*>(a.out)}
+        .run();
+}
+
+}  // namespace
+
+PLAIT_OP(linear, Args) {
+    const Args& a = *args;
+    if (a.dtype == FP32)
+        linear<float, float>(a);
+    else if (a.out_dtype == FP32)
+        linear<bf16, float>(a);
+    else
+        linear<bf16, bf16>(a);
+}
+
+}  // namespace plait

@@ -1,0 +1,36 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+"""``gated_activation`` as a Triton kernel."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from plait_kernels.gated_activation import Kind
+from plait_kernels.triton_math import gelu_tanh, power_of_two, rows_of, silu
+
+BLOCK = 1024
+
+
+@triton.jit
+def _gated_activation(gate, up, out, n, gate_stride, up_stride, SILU: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = at < n
+    opening = tl.load(gate + row * gate_stride + at, mask=live, other=0.0).to(tl.float32)
+    value = tl.load(up + row * up_stride + at, mask=live, other=0.0).to(tl.float32)
+    opening = silu(opening) if SILU else gelu_tanh(opening)
+    tl.store(out + row * n + at, (opening * value).to(out.dtype.element_ty), mask=live)
+
+
+def gated_activation(gate: Tensor, up: Tensor, kind: Kind) -> Tensor:
+    shape = gate.shape
+    gate, up = rows_of(gate), rows_of(up)
+    rows, n = gate.shape
+    out = torch.empty(shape, dtype=gate.dtype, device=gate.device)
+    if rows and n:
+        block = min(BLOCK, power_of_two(n))
+        _gated_activation[(rows, triton.cdiv(n, block))](
+            gate, up, out, n, gate.stride(0), up.stride(0), SILU=kind == "silu", BLOCK=block, num_warps=4
+        )
+    return out

@@ -1,0 +1,324 @@
+"""The engine in its own process: every request ends, whatever happens to it, to its client or to the process."""
+
+# ruff: noqa: ASYNC110, ASYNC220, ASYNC240, ASYNC251 (a test may poll and block)
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from plait_engine import remote
+from plait_engine.client import EngineDead, QueueFull, RequestRefused
+from plait_engine.config import EngineConfig, LoadFormat
+from plait_engine.llm import LLM
+from plait_engine.remote import RemoteEngine
+from plait_engine.request import Delta, FinishReason
+from tests.engine.tiny import CONFIGS, Answer, ask, greedy, prompt_of, seeded, write_folder
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+MAX_SEQS, MAX_QUEUE = 4, 20
+SETTINGS = {"page_size": 4, "max_batch_tokens": 16, "memory_bytes": 1 << 27, "load_format": LoadFormat.RANDOM}
+
+
+def config_of(folder: Path, **more: Any) -> EngineConfig:
+    settings: dict[str, Any] = {"max_seqs": MAX_SEQS, "max_queue": MAX_QUEUE, "threads": 1} | SETTINGS
+    return EngineConfig(model=str(folder), **settings | more)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("model"), "granite", max_position_embeddings=20_000)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(folder: Path) -> AsyncIterator[RemoteEngine]:
+    client = RemoteEngine(config_of(folder))
+    await client.start()
+    await client.wait_ready()
+    yield client
+    await client.shutdown()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def mortal(folder: Path) -> AsyncIterator[RemoteEngine]:
+    """An engine that the test may kill."""
+    client = RemoteEngine(config_of(folder))
+    await client.start()
+    await client.wait_ready()
+    yield client
+    await client.shutdown()
+
+
+async def collect(deltas: AsyncGenerator[list[Delta], None]) -> dict[int, Answer]:
+    answers: dict[int, Answer] = {}
+    async for some in deltas:
+        for delta in some:
+            answers.setdefault(delta.index, Answer()).take(delta)
+    return answers
+
+
+async def at_rest(engine: RemoteEngine) -> None:
+    """Nothing runs or waits any more."""
+    async with asyncio.timeout(20):
+        while (stats := await engine.stats()).running + stats.waiting:
+            await asyncio.sleep(0.02)
+    pages = stats.gauges["plait_pages"] | stats.gauges["plait_slots"]
+    reserved = {"group=full_attention,use=running": 1.0, "group=mamba2,use=running": 3.0}
+    assert {key: value for key, value in pages.items() if "running" in key} == reserved
+
+
+async def test_answers_are_those_of_the_engine_in_this_process(engine: RemoteEngine, folder: Path) -> None:
+    requests = [ask(f"a{i}", prompt_of(3 + 5 * i), seeded(8, seed=i)) for i in range(6)]
+    answers = await asyncio.gather(*(collect(engine.submit(r)) for r in requests))
+    local = LLM(str(folder), max_seqs=MAX_SEQS, **SETTINGS)
+    expected = local.generate([r.prompt for r in requests], [r.sampling for r in requests])
+    assert [answer[0].tokens for answer in answers] == [completion.token_ids for completion in expected]
+    assert all(answer[0].finish is FinishReason.LENGTH for answer in answers)
+
+
+async def test_every_index_of_a_request_ends(engine: RemoteEngine) -> None:
+    answers = await collect(engine.submit(ask("several", prompt_of(7), seeded(5, seed=1), n=3)))
+    assert answers.keys() == {0, 1, 2}
+    assert all(answer.finish is FinishReason.LENGTH and len(answer.tokens) == 5 for answer in answers.values())
+    assert len({tuple(answer.tokens) for answer in answers.values()}) > 1
+
+
+async def test_a_reader_that_leaves_early_stops_the_work(engine: RemoteEngine) -> None:
+    async with aclosing(engine.submit(ask("gone", prompt_of(5), greedy(10_000), n=2))) as deltas:
+        async for _ in deltas:
+            break
+    await at_rest(engine)
+
+
+async def test_a_cancelled_reader_stops_the_work(engine: RemoteEngine) -> None:
+    """While its request is queued, and in its prompt."""
+    tasks = [asyncio.create_task(collect(engine.submit(ask(f"c{i}", prompt_of(9000), greedy(9))))) for i in range(6)]
+    while not (await engine.stats()).waiting:
+        await asyncio.sleep(0.01)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await at_rest(engine)
+
+
+async def test_one_index_can_be_aborted_while_the_others_go_on(engine: RemoteEngine) -> None:
+    answers: dict[int, Answer] = {}
+    async for some in engine.submit(ask("part", prompt_of(5), greedy(40), n=3)):
+        for delta in some:
+            answers.setdefault(delta.index, Answer()).take(delta)
+        if len(answers) == 3:
+            engine.abort("part", 1)
+    assert [answers[i].finish for i in range(3)] == [FinishReason.LENGTH, None, FinishReason.LENGTH]
+    await at_rest(engine)
+
+
+async def test_an_abort_ends_the_deltas(engine: RemoteEngine) -> None:
+    async with asyncio.timeout(10):
+        async for _ in engine.submit(ask("aborted", prompt_of(5), greedy(10_000))):
+            engine.abort("aborted")
+    await at_rest(engine)
+
+
+async def test_what_cannot_fit_is_refused_and_others_are_unharmed(engine: RemoteEngine) -> None:
+    other = asyncio.create_task(collect(engine.submit(ask("other", prompt_of(5), greedy(30)))))
+    with pytest.raises(RequestRefused, match="maximum context length"):
+        await collect(engine.submit(ask("long", prompt_of(20_001), greedy(1))))
+    with pytest.raises(RequestRefused, match="vocabulary"):
+        await collect(engine.submit(ask("odd", [5, 10_000], greedy(1))))
+    assert len((await other)[0].tokens) == 30
+
+
+async def test_an_id_in_use_is_refused_and_free_again_afterwards(engine: RemoteEngine) -> None:
+    first = asyncio.create_task(collect(engine.submit(ask("twin", prompt_of(5), greedy(30)))))
+    await asyncio.sleep(0)
+    with pytest.raises(RequestRefused, match="in use"):
+        await collect(engine.submit(ask("twin", prompt_of(5), greedy(30))))
+    assert len((await first)[0].tokens) == 30
+    assert len((await collect(engine.submit(ask("twin", prompt_of(5), greedy(3)))))[0].tokens) == 3
+
+
+async def test_five_thousand_requests_at_once_cost_the_engine_nothing_beyond_its_queue(engine: RemoteEngine) -> None:
+    """CASES 35."""
+    before = (await engine.stats()).counters["plait_prefix_lookup_tokens_total"][""]
+    started = time.monotonic()
+
+    async def one(i: int) -> float | None:
+        try:
+            await collect(engine.submit(ask(f"q{i}", prompt_of(5), greedy(4))))
+        except QueueFull:
+            return time.monotonic() - started
+        return None
+
+    refused = [seconds for seconds in await asyncio.gather(*map(one, range(5000))) if seconds is not None]
+    assert len(refused) == 5000 - MAX_SEQS - MAX_QUEUE
+    assert max(refused) < 2.0
+    after = (await engine.stats()).counters["plait_prefix_lookup_tokens_total"][""]
+    assert after - before == 5 * (MAX_SEQS + MAX_QUEUE)
+    await at_rest(engine)
+
+
+async def test_an_engine_that_was_idle_for_long_is_not_called_silent(engine: RemoteEngine) -> None:
+    await engine.stats()
+    await asyncio.sleep(1.5)
+    stats = await engine.stats()
+    assert stats.heartbeat_seconds < 1.0
+    assert not stats.stuck
+
+
+async def test_a_blocked_step_shows_and_the_engine_goes_on_when_it_ends(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CASES 52: stopped in the middle of its work, with more queued."""
+    monkeypatch.setattr(remote, "STATS_TIMEOUT_SECONDS", 0.3)
+    tasks = [asyncio.create_task(collect(engine.submit(ask(f"b{i}", prompt_of(5), greedy(30))))) for i in range(8)]
+    await asyncio.sleep(0.1)
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            with pytest.raises(EngineDead, match="does not answer"):
+                await engine.stats()
+        assert engine.alive
+    finally:
+        os.kill(engine.pid, signal.SIGCONT)
+    assert all(len(answer[0].tokens) == 30 for answer in await asyncio.gather(*tasks))
+    monkeypatch.undo()
+    for _ in range(3):
+        assert (await engine.stats()).heartbeat_seconds < 1.0
+    await at_rest(engine)
+
+
+async def test_a_killed_engine_ends_every_request_at_once(mortal: RemoteEngine) -> None:
+    """CASES 52: those that run, that wait, and that come between the death and the moment it is noticed."""
+    tasks = [asyncio.create_task(collect(mortal.submit(ask(f"k{i}", prompt_of(5), greedy(10_000))))) for i in range(8)]
+    await asyncio.sleep(0.3)
+    assert mortal.pid is not None
+    os.kill(mortal.pid, signal.SIGKILL)
+    time.sleep(0.2)  # The event loop is not told yet.
+    killed = time.monotonic()
+    late = [asyncio.create_task(collect(mortal.submit(ask(f"l{i}", prompt_of(5), greedy(9))))) for i in range(3)]
+    late.append(asyncio.create_task(mortal.stats()))  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*tasks, *late, return_exceptions=True)
+    assert all(isinstance(result, EngineDead) for result in results)
+    assert time.monotonic() - killed < 1.0
+    assert not mortal.alive
+    for call in (collect(mortal.submit(ask("x", prompt_of(5)))), mortal.stats()):
+        with pytest.raises(EngineDead, match="code -9"):
+            await call
+
+
+async def test_shutdown_ends_requests_and_leaves_no_child(mortal: RemoteEngine) -> None:
+    task = asyncio.create_task(collect(mortal.submit(ask("r", prompt_of(5), greedy(10_000)))))
+    await asyncio.sleep(0.2)
+    pid, folder = mortal.pid, mortal._folder
+    assert pid is not None
+    assert folder is not None
+    await asyncio.gather(mortal.shutdown(), mortal.shutdown())
+    await mortal.shutdown()
+    with pytest.raises(EngineDead, match="shut down"):
+        await task
+    assert not psutil.pid_exists(pid)
+    assert not Path(folder.name).exists()
+
+
+async def test_shutdown_during_start_up_is_quick_and_leaves_no_child(folder: Path) -> None:
+    for wait in (0.0, 0.5):
+        client = RemoteEngine(config_of(folder))
+        await client.start()
+        await asyncio.sleep(wait)
+        pid = client.pid
+        assert pid is not None
+        started = time.monotonic()
+        await client.shutdown()
+        assert time.monotonic() - started < 2.0
+        assert not psutil.pid_exists(pid)
+        with pytest.raises(EngineDead):
+            await client.wait_ready()
+
+
+async def test_an_engine_that_cannot_start_says_why(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    unknown = write_folder(tmp_path / "unknown", "granite", layer_types=["mamba", "wavelet", "attention", "mamba"])
+    starts = {
+        "no such folder": config_of(tmp_path / "nothing"),
+        "cannot be read": config_of(tmp_path / "broken"),
+        "wavelet": config_of(unknown),
+        "holds no running sequence": config_of(folder, memory_bytes=1000),
+        "safetensors": config_of(folder, load_format=LoadFormat.AUTO),
+    }
+
+    async def reason(config: EngineConfig) -> str:
+        client = RemoteEngine(config)
+        await client.start()
+        try:
+            await client.wait_ready()
+        except EngineDead as error:
+            assert not client.alive
+            return str(error)
+        finally:
+            await client.shutdown()
+        return "started"
+
+    for part, config in starts.items():
+        assert part in await reason(config)
+
+
+async def test_a_listener_that_breaks_ends_everything_instead_of_hanging(folder: Path) -> None:
+    def broken(_: str) -> None:
+        raise OSError("the log is full")
+
+    client = RemoteEngine(config_of(folder), progress=broken)
+    await client.start()
+    with pytest.raises(EngineDead, match="the log is full"):
+        await client.wait_ready()
+    pid = client.pid
+    await client.shutdown()
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+PARENT = """
+import asyncio, sys, time
+from plait_engine.config import EngineConfig, LoadFormat
+from plait_engine.remote import RemoteEngine
+async def main():
+    engine = RemoteEngine(EngineConfig(model=sys.argv[1], load_format=LoadFormat.RANDOM, memory_bytes=1 << 27))
+    await engine.start()
+    print(engine.pid, flush=True)
+    if sys.argv[2] == "ready":
+        await engine.wait_ready()
+    print("now", flush=True)
+    time.sleep(60)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("moment", ["starting", "ready"])
+async def test_an_engine_whose_parent_was_killed_ends_itself(folder: Path, moment: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder), moment], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert parent.stdout.readline() == "now\n"
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    gone, _ = psutil.wait_procs([child], timeout=20)
+    assert gone
+
+
+def test_the_configs_of_these_tests_are_of_every_architecture() -> None:
+    from plait_engine.models.registry import ARCHITECTURES
+
+    assert {config["model_type"] for config in CONFIGS.values()} == set(ARCHITECTURES)
