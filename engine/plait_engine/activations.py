@@ -3,22 +3,29 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from plait_engine.models.base import Model, bind_states
-from plait_engine.runner.batch import SlotTable, StepBatch
+from plait_engine.models.causal import CausalModel, Layer
+from plait_engine.request import Request, SamplingParams
+from plait_engine.runner.rows import RowTables
+from plait_engine.runner.runner import ModelRunner
+from plait_engine.scheduler.scheduler import SchedulerLimits
+from plait_engine.scheduler.step_plan import Row, StepPlan
+from plait_engine.sequence import Sequence
 from plait_engine.state.arena import Arena
+from plait_engine.state.ledger import Units
 from plait_engine.state.pools import choose_slab_bytes
-from plait_engine.state.spec import StateGroup
-from plait_kernels.sampling import SamplingTensors
-from plait_kernels.segments import Chunk, Segments
+from plait_engine.state.sequence_state import SequenceState
+from plait_engine.state.spec import Granule, Position, StateGroup
+from plait_engine.state.unit_copy import UnitCopier
+from plait_kernels.gated_activation import Kind
+from plait_kernels.moe.reference import moe
 from plait_kernels.select import Kernels
-from plait_kernels.storage import Pages
 
 MARGIN = 1.05
 """On top of what the largest steps need: small index tensors, and kernels' own scratch."""
@@ -30,84 +37,92 @@ class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
+        self._created = 0
+        """Bytes of the storages in ``_live``, of which some may be freed by now."""
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
         out = func(*args, **(kwargs or {}))
-        self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
         for tensor in tree_iter(out):
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._live and storage._cdata not in inputs:
                     weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
                     self._live[storage._cdata] = (weak, storage.nbytes())
-        self.peak = max(self.peak, sum(n_bytes for _, n_bytes in self._live.values()))
+                    self._created += storage.nbytes()
+        if self._created > self.peak:
+            self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
+            self._created = sum(n_bytes for _, n_bytes in self._live.values())
+            self.peak = max(self.peak, self._created)
         return out
 
 
-def largest_steps(max_batch_tokens: int, max_seqs: int, max_model_len: int) -> Iterator[list[tuple[int, int]]]:
-    """Steps, as (start, count) a row, of which one needs most: all budget for one long prompt's end, or all rows."""
-    chunk = min(max_batch_tokens, max_model_len)
-    yield [(max_model_len - chunk, chunk)]
-    each = max(1, min(max_batch_tokens // max_seqs, max_model_len))
-    yield [(max_model_len - each, each)] * min(max_seqs, max_batch_tokens)
-    if max_batch_tokens > max_seqs > 1:
-        rest = min(max_batch_tokens - max_seqs + 1, max_model_len)
-        yield [*[(max_model_len - 1, 1)] * (max_seqs - 1), (max_model_len - rest, rest)]
+def largest_steps(limits: SchedulerLimits) -> Iterator[list[tuple[int, int]]]:
+    """Steps, as (start, count) a row, of which one needs most: the end of the longest prompt, alone in a step or with
+    as many decodes beside it as there can be."""
+    length = limits.max_model_len
+    for decodes in sorted({0, limits.max_seqs - 1}):
+        chunk = min(limits.max_batch_tokens - decodes, length)
+        yield [*[(length - 1, 1)] * decodes, (length - chunk, chunk)]
 
 
-def activation_bytes(
-    model: Model, kernels: Kernels, *, max_batch_tokens: int, max_seqs: int, max_model_len: int
-) -> int:
-    """Bytes to set aside for one step. ``model`` is on the meta device; nothing is computed or allocated."""
-    meta = torch.device("meta")
-    slab = choose_slab_bytes(model.plan.groups)
-    model.bind(bind_states(model.plan, Arena(slab * len(model.plan.groups), meta)))
+def activation_bytes(model: Model, limits: SchedulerLimits, decode_padding: int) -> int:
+    """Bytes to set aside for one step of ``model``, which is on the meta device: nothing is computed or allocated.
+
+    The runner itself runs the largest steps, with everything that a request can ask of it.
+    """
+    meta, groups = torch.device("meta"), model.plan.groups
+    arena = Arena(choose_slab_bytes(groups) * len(groups), meta)
+    model.bind(bind_states(model.plan, arena))
+    _keep_two_of_each_layer(model)
+    nowhere: Units = {group.id: [Granule(0)] * group.units_per_slot for group in groups}
+    tables = RowTables(groups, nowhere, limits.max_seqs, limits.max_model_len)
+    copier = UnitCopier(arena, groups)
+    runner = ModelRunner(
+        model, PLANNING_KERNELS, tables, meta, copier=copier, decode_padding=decode_padding, eos_token_ids=[0]
+    )
     peak = 0
-    for rows in largest_steps(max_batch_tokens, max_seqs, max_model_len):
-        with torch.inference_mode(), PeakBytes() as measured:
-            batch = step_batch(rows, model.plan.groups, meta)
-            hidden = model(batch)
-            logits = model.logits(hidden[batch.logit_rows])
-            del hidden
-            kernels.sample(logits, _any_sampling(len(rows), meta))
+    for rows in largest_steps(limits):
+        plan = _step(rows, groups, nowhere)
+        with PeakBytes() as measured:
+            runner.launch(plan)
         peak = max(peak, measured.peak)
     return int(peak * MARGIN)
 
 
-def step_batch(rows: list[tuple[int, int]], groups: tuple[StateGroup, ...], device: torch.device) -> StepBatch:
+def _keep_two_of_each_layer(model: Model) -> None:
+    """Layers alike need alike, and nothing but its result outlives a layer: more of them only take time to run."""
+    assert isinstance(model, CausalModel)
+    alike: dict[object, list[nn.Module]] = {}
+    for layer in model.layers:
+        assert isinstance(layer, Layer)
+        alike.setdefault((layer.kind, layer.mlp_kind, layer.specs), []).append(layer)
+    model.layers = nn.ModuleList(layer for layers in alike.values() for layer in layers[:2])
+
+
+def _step(rows: list[tuple[int, int]], groups: tuple[StateGroup, ...], nowhere: Units) -> StepPlan:
     """A step of the given shape whose pages and slots are nowhere in particular."""
-    starts = np.array([start for start, _ in rows])
-    counts = np.array([count for _, count in rows])
-    borders = np.concatenate(([0], np.cumsum(counts)))
-    decodes = int((counts == 1).sum())
-    tokens, ends = int(borders[-1]), starts + counts
-    index = torch.zeros(tokens, dtype=torch.int64, device=device)
-    segments = Segments(
-        decodes=decodes,
-        starts=torch.zeros(len(rows) + 1, dtype=torch.int32, device=device),
-        lengths=torch.zeros(len(rows), dtype=torch.int32, device=device),
-        positions=index,
-        sequence_of=index,
-        starts_host=tuple(borders.tolist()),
-        lengths_host=tuple(ends.tolist()),
-        chunks=tuple(Chunk(int(borders[i]), int(borders[i + 1]), i) for i in range(decodes, len(rows))),
-    )
-    tables: list[Pages | SlotTable] = []
-    for group in groups:
-        if group.paged:
-            width = -(-int(ends.max()) // group.page_size)
-            table = torch.zeros(len(rows), width, dtype=torch.int32, device=device)
-            tables.append(Pages(table, index, index, group.page_size))
-        else:
-            tables.append(SlotTable(torch.zeros(len(group.layers), len(rows), dtype=torch.int32, device=device)))
-    wanted = torch.zeros(len(rows), dtype=torch.int64, device=device)
-    return StepBatch(index, segments, tuple(tables), wanted)
+    everything = SamplingParams(top_k=1, top_p=0.5, min_p=0.1, min_tokens=1, logprobs=1, prompt_logprobs=1)
+    request = Request(id="", prompt=(0,) * max(start + count for start, count in rows), sampling=everything)
+    tokens = list(request.prompt)
+    planned = []
+    for i, (start, count) in enumerate(rows):
+        state = SequenceState(groups)
+        state.slots = {group.id: nowhere[group.id] for group in groups if not group.paged}
+        sequence = Sequence(request, 0, i, state, tokens, row=i)
+        planned.append(Row(sequence, Position(start), count, samples=True))
+    planned.sort(key=lambda row: row.count > 1)
+    return StepPlan(tuple(planned))
 
 
-def _any_sampling(rows: int, device: torch.device) -> SamplingTensors:
-    """Rows that use everything the sampler can do."""
-    real = torch.ones(rows, dtype=torch.float32, device=device)
-    whole = torch.ones(rows, dtype=torch.int64, device=device)
-    return SamplingTensors(real, whole, real, real, real.double())
+def _crowded_moe(
+    x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor, *, activation: Kind
+) -> Tensor:
+    """All tokens choose the same experts: that takes most, and what a tensor on the meta device holds is not known."""
+    ids = torch.arange(expert_ids.shape[1]).expand(expert_ids.shape)
+    return moe(x, ids, expert_weights, gate_up, down, activation=activation)
+
+
+PLANNING_KERNELS = Kernels(moe=_crowded_moe)
+"""The references: they run on the meta device, and no other implementation needs more."""

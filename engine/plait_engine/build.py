@@ -4,11 +4,12 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from plait_engine.activations import activation_bytes
+from plait_engine.activations import PLANNING_KERNELS, activation_bytes
 from plait_engine.client import EngineInfo
 from plait_engine.config import ConfigError, EngineConfig, LoadFormat
 from plait_engine.engine import Engine
@@ -73,26 +74,30 @@ def make_plan(config: EngineConfig) -> Plan:
     device = pick_device(config.device)
     dtype = checkpoint_dtype(described) if config.dtype == "auto" else DTYPES[config.dtype]
     kernels = select(device, dtype)
-    model = build_model(
+    build = partial(
+        build_model,
         described,
         dtype=dtype,
         state_dtype=DTYPES[config.state_dtype],
         page_size=config.page_size,
-        kernels=kernels,
         max_positions=config.max_model_len,
     )
+    model = build(kernels=kernels)
     on_cpu = device.type == "cpu"
-    limits = {
-        "max_batch_tokens": config.max_batch_tokens or (CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS),
-        "max_seqs": config.max_seqs or (CPU_SEQS if on_cpu else GPU_SEQS),
-        "max_model_len": model.max_positions,
-    }
+    tokens = config.max_batch_tokens or (CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS)
+
+    def activations(max_seqs: int) -> int:
+        limits = SchedulerLimits(tokens, max_seqs, model.max_positions)
+        return activation_bytes(build(kernels=PLANNING_KERNELS), limits, config.decode_padding)
+
     memory = plan_memory(
         model.plan.groups,
         budget_bytes=config.memory_bytes or default_budget(device),
         weights_bytes=model.weights_bytes,
-        activation_bytes=activation_bytes(model, kernels, **limits),
-        **limits,
+        activation_bytes=activations,
+        max_seqs=config.max_seqs or (CPU_SEQS if on_cpu else GPU_SEQS),
+        max_batch_tokens=tokens,
+        max_model_len=model.max_positions,
     )
     return Plan(folder, device, model, kernels, memory, read_generation(folder, described).eos_token_ids)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from plait_engine.config import ConfigError
 from plait_engine.state.pools import choose_slab_bytes
@@ -67,37 +68,43 @@ def plan_memory(
     *,
     budget_bytes: int,
     weights_bytes: int,
-    activation_bytes: int,
+    activation_bytes: Callable[[int], int],
     max_seqs: int,
     max_batch_tokens: int,
     max_model_len: int,
 ) -> MemoryPlan:
-    """Divide the budget. Raises ``ConfigError`` when not even one sequence of one page fits."""
+    """Divide the budget; ``activation_bytes`` is what a step needs, by the number of sequences that may run.
+
+    Raises ``ConfigError`` when not even one sequence of one page fits.
+    """
     slab_bytes = choose_slab_bytes(groups)
-    slabs = max(0, budget_bytes - weights_bytes - activation_bytes) // slab_bytes
-    fits = _largest(lambda n: _slabs_for(groups, slab_bytes, n, 1, max_batch_tokens) <= slabs, max_seqs)
-    if fits < 1:
-        need = weights_bytes + activation_bytes + slab_bytes * _slabs_for(groups, slab_bytes, 1, 1, max_batch_tokens)
+    activations = cache(activation_bytes)
+
+    def need(sequences: int) -> int:
+        state = slab_bytes * _slabs_for(groups, slab_bytes, sequences, 1, max_batch_tokens)
+        return weights_bytes + activations(sequences) + state
+
+    most, bound = max_seqs, "as asked for"
+    if max_batch_tokens < most:
+        most = max_batch_tokens
+        bound = f"{max_seqs} asked for; a step of {max_batch_tokens} tokens has room for no more"
+    if need(most) > budget_bytes:
+        most = _largest(lambda n: need(n) <= budget_bytes, most)
+        bound = f"{max_seqs} asked for; memory holds {most}"
+    if most < 1:
         raise ConfigError(
             f"a memory budget of {_human(budget_bytes)} holds no running sequence: weights take "
-            f"{_human(weights_bytes)}, a step's activations {_human(activation_bytes)}, and with the smallest state "
-            f"{_human(need)} are needed; raise --memory, or lower --max-batch-tokens"
-        )
-    clamped, bound = min(max_seqs, fits, max_batch_tokens), "as asked for"
-    if clamped < max_seqs:
-        bound = (
-            f"{max_seqs} asked for; state memory holds {fits}"
-            if fits <= max_batch_tokens
-            else f"{max_seqs} asked for; a step of {max_batch_tokens} tokens has room for no more"
+            f"{_human(weights_bytes)}, a step's activations {_human(activations(1))}, and with the smallest state "
+            f"{_human(need(1))} are needed; raise --memory, or lower --max-batch-tokens"
         )
     return MemoryPlan(
         budget_bytes,
         weights_bytes,
-        activation_bytes,
+        activations(most),
         slab_bytes,
-        slabs,
+        (budget_bytes - weights_bytes - activations(most)) // slab_bytes,
         groups,
-        clamped,
+        most,
         bound,
         max_batch_tokens,
         max_model_len,

@@ -1,7 +1,7 @@
 """The engine in a process of its own: the loop that reads messages, steps, and sends what came out.
 
-Started as ``python -m plait_engine.process ADDRESS PARENT < CONFIG`` by ``plait_engine.remote``, so that a crash, a long
-step or a busy interpreter on one side never stops the other.
+Started as ``python -m plait_engine.process ADDRESS PARENT < CONFIG`` by ``plait_engine.remote``, so that a crash, a
+long step or a busy interpreter on one side never stops the other.
 """
 
 import os

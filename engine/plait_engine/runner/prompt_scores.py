@@ -1,41 +1,54 @@
 """Log-probabilities of prompt tokens, collected chunk by chunk."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from plait_engine.models.base import Model
-from plait_engine.request import TokenLogprobs
 from plait_engine.runner.builder import BuiltBatch
 from plait_engine.runner.sampler import to_host
 from plait_engine.scheduler.step_plan import Row, StepPlan
+from plait_kernels.sampling import Logprobs
 from plait_kernels.select import Kernels
 
 HEAD_SLICE = 256
 """Rows of the LM head at a time: a long prompt's logits are never there all at once."""
 
 
-def score_prompts(plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Model, kernels: Kernels) -> None:
-    """For each row whose request wants them and has not had them, append to ``sequence.prompt_logprobs``.
+@dataclass(frozen=True)
+class PromptScores:
+    """What the logits at ``first`` and behind it say of the next prompt tokens; still on the device."""
 
-    The logits at position p score the prompt token at p + 1. Needs the tokens on the host, so it waits for the device.
-    """
+    row: Row
+    first: int
+    targets: list[int]
+    wanted: int
+    logprobs: Logprobs
+
+    def keep(self) -> None:
+        """Wait for the device and put them in their place in the sequence. A prompt may be scored again from 0 on."""
+        scores = self.row.sequence.prompt_logprobs
+        scores[self.first :] = to_host(self.logprobs, self.targets, [self.wanted] * len(self.targets))
+
+
+def score_prompts(
+    plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Model, kernels: Kernels
+) -> list[PromptScores]:
+    """For each row whose request wants them and has not had them: the logits at position p score the token at p + 1."""
     segments = built.batch.segments
     pads = segments.decodes - plan.decodes
+    scores = []
     for place, row in enumerate(plan.rows):
-        wanted = row.sequence.request.sampling.prompt_logprobs
-        if wanted is None or row.sequence.announced or row.start >= row.sequence.prompt_length:
+        sequence, wanted = row.sequence, row.sequence.request.sampling.prompt_logprobs
+        if wanted is None or sequence.announced:
             continue
         begin = segments.starts_host[place if place < plan.decodes else place + pads]
-        count = min(row.count, row.sequence.prompt_length - 1 - row.start)
-        del row.sequence.prompt_logprobs[row.start :]  # A preempted prompt is scored again from where it starts over.
-        for first in range(0, count, HEAD_SLICE):
-            piece = hidden[begin + first : begin + min(first + HEAD_SLICE, count)]
-            row.sequence.prompt_logprobs.extend(_score(piece, row, first, wanted, model, kernels))
-
-
-def _score(
-    hidden: Tensor, row: Row, first: int, wanted: int, model: Model, kernels: Kernels
-) -> list[TokenLogprobs | None]:
-    targets = row.sequence.tokens[row.start + first + 1 : row.start + first + 1 + len(hidden)]
-    chosen = torch.tensor(targets, device=hidden.device)
-    return to_host(kernels.logprobs(model.logits(hidden), chosen, wanted), targets, [wanted] * len(targets))
+        for first in range(row.start, min(row.end, sequence.prompt_length - 1), HEAD_SLICE):
+            end = min(first + HEAD_SLICE, row.end, sequence.prompt_length - 1)
+            piece = hidden[begin + first - row.start : begin + end - row.start]
+            targets = sequence.tokens[first + 1 : end + 1]
+            chosen = torch.tensor(targets, device=hidden.device)
+            logprobs = kernels.logprobs(model.logits(piece), chosen, wanted)
+            scores.append(PromptScores(row, first, targets, wanted, logprobs))
+    return scores

@@ -10,7 +10,7 @@ from torch import Tensor
 from plait_engine.models.base import Model
 from plait_engine.request import TokenLogprobs
 from plait_engine.runner.builder import BatchBuilder, BuiltBatch
-from plait_engine.runner.prompt_scores import score_prompts
+from plait_engine.runner.prompt_scores import PromptScores, score_prompts
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.sampler import Draw, Sampler, needs_history, to_host
 from plait_engine.scheduler.step_plan import Row, StepPlan
@@ -39,6 +39,7 @@ class Launched:
     planned_seconds: float
     sampled: tuple[Row, ...]
     draw: Draw | None
+    scores: list[PromptScores]
     checksums: dict[Sequence, Tensor | None]
     """Of what restores copied, by the sequence that they were for."""
 
@@ -52,7 +53,9 @@ class Launched:
         return any(needs_history(row.sequence) for row in self.sampled)
 
     def wait(self) -> dict[Sequence, Sampled]:
-        """Wait for the device; the sampled tokens by sequence."""
+        """Wait for the device; the sampled tokens by sequence. Scores of prompts go to their sequences."""
+        for scores in self.scores:
+            scores.keep()
         if self.draw is None:
             return {}
         sequences = [row.sequence for row in self.sampled]
@@ -100,24 +103,25 @@ class ModelRunner:
         built = self.builder.build(plan)
         planned = time.perf_counter() - started
         checksums = {row.sequence: row.restore.launch(self.copier) for row in plan.rows if row.restore is not None}
-        return Launched(plan, planned, built.sampled, self._forward(plan, built), checksums)
+        draw, scores = self._forward(plan, built)
+        return Launched(plan, planned, built.sampled, draw, scores, checksums)
 
     @torch.inference_mode()
-    def _forward(self, plan: StepPlan, built: BuiltBatch) -> Draw | None:
+    def _forward(self, plan: StepPlan, built: BuiltBatch) -> tuple[Draw | None, list[PromptScores]]:
         batch = built.batch
         if built.pending:
             places, rows = (list(column) for column in zip(*built.pending, strict=True))
             batch.token_ids[places] = self._last_tokens[rows]
         hidden = self.model(batch)
-        score_prompts(plan, built, hidden, self.model, self.kernels)
+        scores = score_prompts(plan, built, hidden, self.model, self.kernels)
         if not built.sampled:
-            return None
+            return None, scores
         logits = self.model.logits(hidden[batch.logit_rows])
         if self.tap is not None:
             self.tap(built.sampled, logits)
         draw = self.sampler.draw(logits, built.sampled)
         self._last_tokens[[row.sequence.row for row in built.sampled]] = draw.token_ids
-        return draw
+        return draw, scores
 
     def _refresh(self, plan: StepPlan) -> None:
         for row in plan.rows:

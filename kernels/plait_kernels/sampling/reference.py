@@ -65,6 +65,6 @@ def logprobs(logits: Tensor, chosen: Tensor, k: int) -> Logprobs:
     return Logprobs(
         chosen=(score - normaliser).squeeze(-1),
         ranks=(logits > score).sum(dim=-1) + 1,
-        top_ids=ids[:, :k],
+        top_ids=ids[:, :k].contiguous(),  # A view would keep all of them.
         top=ordered[:, :k] - normaliser,
     )
