@@ -144,7 +144,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
 
 
 def fingerprint(plan: Plan) -> str:
-    """Names the layout of state and the model that writes it: state of another model, or laid out otherwise, differs."""
+    """Names the layout of state and the model that writes it: another model, or another layout, has another name."""
     digest = hashlib.sha256(repr(plan.memory.groups).encode())
     for path in sorted(plan.folder.glob("*.json")) + sorted(plan.folder.glob("*.safetensors")):
         digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode())

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 
 from plait_engine.finish import finish_after
+from plait_engine.gauges import Gauges, arena_gauges
 from plait_engine.request import Delta, FinishReason, Request
 from plait_engine.runner.runner import Launched, ModelRunner, Sampled
 from plait_engine.scheduler.scheduler import Scheduler
@@ -215,26 +216,9 @@ class Engine:
         preempted = {"outcome=recomputed": float(self.scheduler.preempted)}
         return {**self.stats.counters, "plait_preemptions_total": preempted}
 
-    def gauges(self) -> dict[str, dict[str, float]]:
+    def gauges(self) -> Gauges:
         """The figures of this moment, those of the arena counted now."""
-        pools = self.ledger.pools.values()
-        pages: dict[str, float] = {}
-        slots: dict[str, float] = {}
-        used = 0
-        for pool in pools:
-            taken, kind = len(pool.taken), pool.group.spec.kind
-            used += taken * pool.group.unit_bytes
-            own = pages if pool.group.paged else slots
-            own[f"group={kind},use=running"] = float(taken)
-            own[f"group={kind},use=free"] = float(pool.available)
-        total = self.ledger.arena.n_bytes
-        return {
-            **self.stats.gauges,
-            "plait_pages": pages,
-            "plait_slots": slots,
-            "plait_arena_bytes": {"use=running": float(used), "use=free": float(total - used)},
-            "plait_cache_utilization_ratio": {"": used / total},
-        }
+        return {**self.stats.gauges, **arena_gauges(self.scheduler.cache, (s.state for s in self.scheduler.running))}
 
     def check(self) -> None:
         """The books (invariant 13): everything taken is owned by a sequence that is known. Raises ``StateBug``."""

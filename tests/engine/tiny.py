@@ -175,9 +175,7 @@ def tiny_engine(
     model.bind(bind_states(model.plan, arena))
     tables = RowTables(groups, ledger.reserved, max_seqs, max_model_len)
     copier = UnitCopier(arena, groups)
-    runner = ModelRunner(
-        model, Kernels(), tables, CPU, copier=copier, decode_padding=padding, eos_token_ids=[EOS]
-    )
+    runner = ModelRunner(model, Kernels(), tables, CPU, copier=copier, decode_padding=padding, eos_token_ids=[EOS])
     limits = SchedulerLimits(budget, max_seqs, max_model_len)
     cache = PrefixCache(ledger, copier, Placement(interval), Stats(), fingerprint=name, enabled=reuse)
     return Engine(Scheduler(limits, cache), runner, [EOS], overlap)

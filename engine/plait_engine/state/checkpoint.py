@@ -35,9 +35,9 @@ class WindowPages:
 class Checkpoint:
     """Valid at exactly ``position``. Owns its slot rows and holds a reference on each of its window pages.
 
-    ``windows`` are shared in the ledger for it. ``checksum``
-    covers the slot rows' bytes and stays on the device; whoever copies the rows back compares. ``fingerprint`` names the layout and
-    the model that wrote them.
+    ``windows`` are shared in the
+    ledger for it. ``checksum`` covers the slot rows' bytes and stays on the device; whoever copies the rows back
+    compares. ``fingerprint`` names the layout and the model that wrote them.
     """
 
     position: Position

@@ -37,7 +37,7 @@ class PageRun:
             self.pages.append(self.spares.pop())
 
     def pass_window(self, position: Position, ledger: Ledger) -> None:
-        """Drop pages that no token at ``position`` or later can see; those that others hold too are not ours to reuse."""
+        """Drop pages that no token at ``position`` or later can see. What others hold too is not ours to use again."""
         first = self.spec.needed(position).start // self.group.page_size
         if first > self.first:
             passed = min(first - self.first, len(self.pages))
@@ -55,7 +55,7 @@ class PageRun:
         return WindowPages(first, tuple(self.pages[first - self.first : self.group.pages_for(position) - self.first]))
 
     def reserve_for(self, tokens: int, max_chunk: int, position: Position) -> int:
-        """Pages to take so that ``tokens`` tokens can run in chunks from ``position`` on, where earlier ones are shared.
+        """Pages to take so that ``tokens`` tokens can run in chunks from ``position`` on; earlier ones are shared.
 
         A page that is partly used at ``position`` is copied, so it counts.
         """

@@ -1,0 +1,41 @@
+"""Who has what of the arena, at this moment."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from plait_engine.state.ledger import Ledger
+from plait_engine.state.prefix_cache import PrefixCache
+from plait_engine.state.sequence_state import SequenceState
+
+Gauges = dict[str, dict[str, float]]
+
+
+def arena_gauges(cache: PrefixCache, running: Iterable[SequenceState]) -> Gauges:
+    """Running: what sequences and padding hold, also where the tree holds it too. Cached: what only the tree holds."""
+    ledger = cache.ledger
+    units = {True: defaultdict[str, float](float), False: defaultdict[str, float](float)}
+    n_bytes = defaultdict[str, float](float)
+    held = _held(ledger, running)
+    for group, pool in ledger.pools.items():
+        counts = {"running": len(held[group]), "cached": len(pool.taken) - len(held[group]), "free": pool.available}
+        for use, count in counts.items():
+            units[pool.group.paged][f"group={pool.group.spec.kind},use={use}"] += count
+            if use != "free":
+                n_bytes[f"use={use}"] += count * pool.group.unit_bytes
+    total = ledger.arena.n_bytes
+    used = sum(n_bytes.values())
+    return {
+        "plait_pages": dict(units[True]),
+        "plait_slots": dict(units[False]),
+        "plait_arena_bytes": {**n_bytes, "use=free": total - used},
+        "plait_cache_utilization_ratio": {"": used / total},
+        "plait_checkpoints": {"tier=arena": float(sum(node.checkpoint is not None for node in cache.tree.nodes()))},
+    }
+
+
+def _held(ledger: Ledger, running: Iterable[SequenceState]) -> dict[int, set[int]]:
+    held: dict[int, set[int]] = {group: set(units) for group, units in ledger.reserved.items()}
+    for state in running:
+        for group, units in state.owned().items():
+            held[group].update(units)
+    return held
