@@ -19,7 +19,7 @@ from torch import Tensor
 
 from plait_engine.engine import Engine
 from plait_engine.loader.load import fill_model
-from plait_engine.models.base import Model, bind_states
+from plait_engine.models.base import Build, Model, bind_states
 from plait_engine.models.registry import build_model
 from plait_engine.request import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
 from plait_engine.runner.rows import RowTables
@@ -33,6 +33,7 @@ from plait_engine.state.prefix_cache import PrefixCache
 from plait_engine.state.unit_copy import UnitCopier
 from plait_engine.stats import Stats
 from plait_kernels.select import Kernels
+from tests.engine.braid import build_braid
 
 VOCAB = 128
 EOS = 2
@@ -140,7 +141,10 @@ def write_folder(folder: Path, name: str, **overrides: Any) -> Path:
 @cache
 def tiny_model(name: str) -> Model:
     """Random weights, not bound to an arena. SENSITIVE: states decay slowly, so that what was lost long ago shows."""
-    model = build_model(CONFIGS[name], dtype=torch.float32, page_size=PAGE, kernels=Kernels())
+    if name == "braid":
+        model: Model = build_braid(CONFIGS, Build(torch.float32, torch.float32, Kernels()), PAGE)
+    else:
+        model = build_model(CONFIGS[name], dtype=torch.float32, page_size=PAGE, kernels=Kernels())
     fill_model(model, None, CPU, seed=1)
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("A_log"):
@@ -303,7 +307,7 @@ def books(engine: Engine) -> None:
         assert not scheduler.running
         assert not len(scheduler.waiting)
         assert sorted(scheduler._free_rows) == list(range(scheduler.limits.max_seqs))
-        engine.ledger.check()
+        engine.ledger.check(engine.scheduler.cache.owned())
 
 
 @cache

@@ -12,6 +12,7 @@ from plait_engine.state.ledger import Ledger
 from plait_engine.state.prefix_cache import PrefixCache
 from plait_engine.state.restore import Restore
 from plait_engine.state.spec import Position
+from plait_engine.state.tree import NO_MATCH, Match
 
 MAX_PREFILLING = 8
 """Prompts prefilled at a time: enough that a short one gets in beside long ones, few enough to hold little memory."""
@@ -199,7 +200,7 @@ class Scheduler:
             match = self.cache.match(sequence)
             if self.cache.enabled and hold_for(sequence, self.running, match):
                 continue
-            if not self.cache.admit(sequence, match, self.limits.max_batch_tokens):
+            if not self._enter(sequence, match):
                 return None
             self.waiting.remove(sequence)
             sequence.row = self._free_rows.pop()
@@ -208,6 +209,16 @@ class Scheduler:
             self.running.sort(key=lambda s: s.order)
             return sequence
         return None
+
+    def _enter(self, sequence: Sequence, match: Match) -> bool:
+        """Going on from a resume point takes a little more memory than starting over, since the point itself stays.
+
+        Who has the machine to himself and still finds no room starts over, for which everything cached may go.
+        """
+        chunk = self.limits.max_batch_tokens
+        if self.cache.admit(sequence, match, chunk):
+            return True
+        return not self.running and match.best is not None and self.cache.admit(sequence, NO_MATCH, chunk)
 
 
 def _handed_over(sequence: Sequence) -> Restore | None:

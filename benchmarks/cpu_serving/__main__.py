@@ -1,0 +1,102 @@
+"""``python -m benchmarks.cpu_serving MODEL``: one table, medians of interleaved runs, ratios side by side."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.cpu_serving import loads
+from benchmarks.cpu_serving.servers import Server, Transformers, llama, plait
+
+Results = dict[str, dict[str, list[float]]]
+LOADS: dict[str, Callable[[Server, int, int], Coroutine[Any, Any, float]]] = {
+    "single, tokens/s": loads.single,
+    "16 streams, tokens/s": loads.concurrent,
+    "first token at 2,048, s": loads.first_token,
+    "longest pause, s": loads.stall,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu_serving", description=__doc__)
+    parser.add_argument("model", type=Path, help="a model folder")
+    parser.add_argument("--dtypes", default="float32,bfloat16")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--llama-server", help="the binary; measured too when given with --gguf")
+    parser.add_argument("--gguf", type=Path, action="append", default=[])
+    parser.add_argument("--no-transformers", action="store_true")
+    parser.add_argument("--json", type=Path, help="where to write all single figures")
+    arguments = parser.parse_args()
+    results = asyncio.run(measure(arguments))
+    show(results)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+async def measure(arguments: argparse.Namespace) -> Results:
+    """Every contender is up all the time and idle while another is measured; the order is the same in each round."""
+    vocabulary = json.loads((arguments.model / "config.json").read_text())["vocab_size"]
+    results: Results = defaultdict(lambda: defaultdict(list))
+    with contextlib.ExitStack() as stack:
+        servers: list[Server] = []
+        baselines: list[Transformers] = []
+        for dtype in arguments.dtypes.split(","):
+            servers.append(stack.enter_context(plait(arguments.model, dtype, arguments.threads)))
+            if not arguments.no_transformers:
+                baselines.append(Transformers(arguments.model, dtype, arguments.threads))
+                stack.callback(baselines[-1].close)
+        for gguf in arguments.gguf:
+            for slots in (4, 16):
+                servers.append(stack.enter_context(llama(arguments.llama_server, gguf, slots, arguments.threads)))
+        for server in servers:
+            results[server.name]["start, s"].append(server.start_seconds)
+        for run in track(range(arguments.runs + 1), "measuring (the first round warms up)"):
+            figures: Results = defaultdict(lambda: defaultdict(list))
+            for server in servers:
+                for name, load in LOADS.items():
+                    figures[server.name][name].append(await load(server, vocabulary, 100 * run + 7))
+            for baseline in baselines:
+                prompt = loads.prompt_of(32, vocabulary, run)
+                figures[baseline.name]["single, tokens/s"].append(128 / baseline.generate(prompt, 128))
+                long = loads.prompt_of(2048, vocabulary, run)
+                figures[baseline.name]["first token at 2,048, s"].append(baseline.generate(long, 1))
+            if run:
+                for contender, by_load in figures.items():
+                    for name, values in by_load.items():
+                        results[contender][name].extend(values)
+    return results
+
+
+def show(results: Results) -> None:
+    columns = ["start, s", *LOADS]
+    table = Table("contender", *columns, title="medians")
+    for contender, by_load in results.items():
+        cells = (f"{statistics.median(by_load[c]):,.3g}" if by_load.get(c) else "" for c in columns)
+        table.add_row(contender, *cells)
+    Console().print(table)
+    for dtype in ("float32", "bfloat16"):
+        ours, theirs = results.get(f"plait {dtype}"), results.get(f"transformers {dtype}")
+        if ours and theirs:
+            median = {k: statistics.median(v) for k, v in ours.items()}
+            single = statistics.median(theirs["single, tokens/s"])
+            first = statistics.median(theirs["first token at 2,048, s"])
+            print(
+                f"{dtype}: single {median['single, tokens/s'] / single:.2f} x transformers, "
+                f"16 streams {median['16 streams, tokens/s'] / single:.2f} x its single stream, "
+                f"first token {median['first token at 2,048, s'] / first:.2f} x, "
+                f"longest pause {1000 * median['longest pause, s']:.0f} ms"
+            )
+
+
+if __name__ == "__main__":
+    main()

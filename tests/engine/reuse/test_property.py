@@ -1,0 +1,132 @@
+"""Whatever is asked, aborted, evicted and preempted: every answer is the one a cold run gives, and the books hold."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from plait_engine.engine import CannotFit, Engine
+from plait_engine.request import Request
+from plait_engine.state.poison import Poison
+from tests.engine.tiny import VOCAB, Load, assert_same, books, greedy, oracle, tiny_engine
+
+MODELS = ("braid", "granite", "gemma3")
+"""Everything at once; state and full attention; windows and full attention, where a checkpoint copies nothing."""
+LONGEST = 70
+
+
+@dataclass
+class World:
+    """Clients that come back with what they were told, share beginnings, and go away when they like."""
+
+    name: str
+    engine: Engine
+    rng: random.Random
+    load: Load = field(init=False)
+    asked: dict[tuple[str, int], Request] = field(default_factory=dict)
+    said: list[tuple[int, ...]] = field(default_factory=list)
+    effective: int = 0
+
+    def __post_init__(self) -> None:
+        self.load = Load(self.engine)
+
+    def turn(self, more: bool) -> None:
+        rng = self.rng
+        if more and rng.random() < 0.35 and len(self.asked) < 8:
+            self._ask(f"{len(self.load.answers)}-{rng.randrange(10**6)}")
+        if self.asked and rng.random() < 0.06:
+            self._abort(rng.choice(list(self.asked)))
+        for delta in self.load.step():
+            self.effective += delta.cached_tokens
+            if delta.finish_reason is not None:
+                self._compare(self.asked.pop((delta.request_id, delta.index)), delta.index)
+        if rng.random() < 0.2:
+            self.engine.check()
+
+    def _ask(self, id: str) -> None:
+        rng = self.rng
+        start: tuple[int, ...] = ()
+        if self.said and rng.random() < 0.75:
+            start = rng.choice(self.said[-12:])
+            start = start[: rng.randrange(1, len(start) + 1)] if rng.random() < 0.5 else start
+        prompt = start + tuple(rng.randrange(3, VOCAB) for _ in range(rng.choice((0, 1, 2, 3, 7, 20))))
+        request = Request(
+            id=id,
+            prompt=(prompt or (7,))[:LONGEST],
+            sampling=greedy(rng.choice((1, 2, 5, 9))),
+            n=rng.choice((1, 1, 1, 2, 3)),
+            tenant=rng.choice(("", "", "other")),
+            marks=(rng.randrange(1, 40),) if rng.random() < 0.3 else (),
+        )
+        try:
+            self.load.add(request)
+        except CannotFit:
+            return
+        self.asked |= {(id, index): request for index in range(request.n)}
+
+    def _abort(self, key: tuple[str, int]) -> None:
+        self.engine.abort(*key)
+        del self.asked[key]
+
+    def _compare(self, request: Request, index: int) -> None:
+        answer = self.load.answers[request.id, index]
+        alone = Request(id="alone", prompt=request.prompt, sampling=request.sampling)
+        assert len(answer.tokens) == request.sampling.max_tokens
+        assert_same(answer, oracle(self.name, alone)[0])
+        self.said.append(request.prompt + tuple(answer.tokens))
+
+
+def play(name: str, seed: int, turns: int, overlap: bool, slabs: int, poison: Poison) -> World:
+    rng = random.Random(seed)
+    engine = tiny_engine(
+        name,
+        max_seqs=rng.choice((2, 3, 5)),
+        padding=rng.choice((1, 8)),
+        overlap=overlap,
+        poison=poison,
+        slabs=slabs,
+        reuse=True,
+        interval=rng.choice((5, 16, 64)),
+    )
+    world = World(name, engine, rng)
+    for turn in range(turns * 20):
+        if turn >= turns and not world.asked:
+            break
+        world.turn(more=turn < turns)
+    world.load.finish()
+    books(engine)
+    return world
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(MODELS),
+    seed=st.integers(0, 10**9),
+    overlap=st.booleans(),
+    slabs=st.integers(40, 200),
+    poison=st.sampled_from((Poison.NAN, Poison.LARGE)),
+)
+@example("braid", 1, True, 60, Poison.NAN)
+def test_a_hit_gives_the_answer_of_a_cold_run(name: str, seed: int, overlap: bool, slabs: int, poison: Poison) -> None:
+    play(name, seed, turns=40, overlap=overlap, slabs=slabs, poison=poison)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_such_loads_do_hit_evict_and_preempt(name: str) -> None:
+    """PAIRED: the property would hold of a cache that never finds anything."""
+    worlds = [
+        play(name, seed, 60, overlap=bool(seed % 2), slabs=s, poison=Poison.NAN) for seed, s in enumerate((200, 60, 40))
+    ]
+    assert sum(world.effective for world in worlds) > 300
+    assert any(world.engine.scheduler.preempted for world in worlds)
+    assert any(world.engine.stats.counters["plait_evictions_total"] for world in worlds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_twenty_thousand_steps_are_clean(name: str, overlap: bool) -> None:
+    for seed in range(10):
+        play(name, seed, 400, overlap=overlap, slabs=40 + 20 * seed, poison=Poison.NAN)
