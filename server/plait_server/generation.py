@@ -31,27 +31,6 @@ class Job:
 
 
 @dataclass(slots=True)
-class Usage:
-    """Token counts of a request so far. A prompt counts once, whatever ``n`` is; cached tokens are part of it."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": self.cached_tokens,
-                "cache_write_tokens": self.cache_write_tokens,
-            },
-        }
-
-
-@dataclass(slots=True)
 class Part:
     """One prompt of the job and its sequences; choice ``place * n + i`` is sequence ``i``."""
 
@@ -59,42 +38,54 @@ class Part:
     choices: list[SequenceText]
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     cached_tokens: int = 0
-
-    @property
-    def finished(self) -> bool:
-        return all(choice.finished for choice in self.choices)
+    """Of the prompt, really skipped."""
 
 
 @dataclass(kw_only=True)
 class Generation:
-    """Runs a job once. ``usage`` is true at any moment of it."""
+    """Runs a job once."""
 
     job: Job
     engine: EngineClient
     tokenizer: TextTokenizer
     metrics: Metrics
     started: float = field(default_factory=time.monotonic)
-    usage: Usage = field(default_factory=Usage)
     parts: list[Part] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.parts = [self._part(place) for place in range(len(self.job.prompts))]
-        self.usage.prompt_tokens = sum(map(len, self.job.prompts))
+        self._parts_by_id = {part.request.id: part for part in self.parts}
+        self.unfinished = len(self.parts) * self.job.n
+        """Choices that have no finish reason yet."""
+        self.prompt_tokens = sum(map(len, self.job.prompts))
 
     async def pieces(self) -> AsyncGenerator[list[Piece], None]:
         """All choices' pieces as they come. Raises ``EngineError``; closing it early ends the work in the engine."""
-        with self.metrics.following(self.usage, self.started) as follow:
-            source = self._single() if len(self.parts) == 1 else self._merged()
+        with self.metrics.following(self.prompt_tokens, self.started) as follow:
+            source = self.engine.submit(self.parts[0].request) if len(self.parts) == 1 else self._merged()
             async with aclosing(source):
-                async for part, deltas in source:
-                    before = self.usage.completion_tokens
-                    pieces = self._advance(part, deltas)
-                    if pieces:
-                        follow.tokens([piece.choice for piece in pieces], self.usage.completion_tokens - before)
+                async for deltas in source:
+                    if pieces := self._advance(deltas):
+                        follow.tokens(pieces)
                         yield pieces
-            if not all(part.finished for part in self.parts):
+                        if not self.unfinished:
+                            break
+            if self.unfinished:
                 raise EngineError("the engine ended this request before it was complete")
             follow.complete()
+
+    def usage(self) -> dict[str, Any]:
+        """Token counts so far. A prompt counts once, whatever ``n`` is; cached tokens are part of it."""
+        completion_tokens = sum(choice.completion_tokens for part in self.parts for choice in part.choices)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": self.prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": sum(part.cached_tokens for part in self.parts),
+                "cache_write_tokens": 0,
+            },
+        }
 
     def _part(self, place: int) -> Part:
         job = self.job
@@ -120,44 +111,37 @@ class Generation:
         ]
         return Part(request, choices)
 
-    def _advance(self, part: Part, deltas: list[Delta]) -> list[Piece]:
+    def _advance(self, deltas: list[Delta]) -> list[Piece]:
         pieces = []
         for delta in deltas:
+            part = self._parts_by_id[delta.request_id]
             choice = part.choices[delta.index]
             if delta.prompt_logprobs is not None:
                 part.prompt_logprobs = delta.prompt_logprobs
-            if delta.index == 0 and delta.cached_tokens:
+            if delta.cached_tokens and delta.index == 0:
                 # Of n sequences the first tells what was cached before; the others reuse what it computed.
-                self.usage.cached_tokens += delta.cached_tokens
+                part.cached_tokens = delta.cached_tokens
             if choice.finished:
                 continue  # was on its way when a stop string ended the choice
             if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
                 raise EngineError(delta.error or "the engine gave up on this request")
-            counted = choice.completion_tokens
             piece = choice.advance(delta)
-            self.usage.completion_tokens += choice.completion_tokens - counted
-            if piece.finish_reason is not None and delta.finish_reason is None:
-                self.engine.abort(part.request.id, delta.index)
+            if piece.finish_reason is not None:
+                self.unfinished -= 1
+                if delta.finish_reason is None:
+                    self.engine.abort(part.request.id, delta.index)
             pieces.append(piece)
         return pieces
 
-    async def _single(self) -> AsyncGenerator[tuple[Part, list[Delta]], None]:
-        part = self.parts[0]
-        async with aclosing(self.engine.submit(part.request)) as stream:
-            async for deltas in stream:
-                yield part, deltas
-                if part.finished:
-                    return
-
-    async def _merged(self) -> AsyncGenerator[tuple[Part, list[Delta]], None]:
+    async def _merged(self) -> AsyncGenerator[list[Delta], None]:
         """Several prompts at once; the first failure ends them all."""
-        arrived: asyncio.Queue[tuple[Part, list[Delta]] | BaseException | None] = asyncio.Queue()
+        arrived: asyncio.Queue[list[Delta] | Exception | None] = asyncio.Queue()
 
         async def follow(part: Part) -> None:
             try:
                 async with aclosing(self.engine.submit(part.request)) as stream:
                     async for deltas in stream:
-                        arrived.put_nowait((part, deltas))
+                        arrived.put_nowait(deltas)
                 arrived.put_nowait(None)
             except Exception as error:
                 arrived.put_nowait(error)
@@ -165,14 +149,14 @@ class Generation:
         tasks = [asyncio.create_task(follow(part)) for part in self.parts]
         try:
             going = len(tasks)
-            while going and not all(part.finished for part in self.parts):
-                match await arrived.get():
-                    case None:
-                        going -= 1
-                    case BaseException() as error:
-                        raise error
-                    case part, deltas:
-                        yield part, deltas
+            while going:
+                item = await arrived.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    going -= 1
+                else:
+                    yield item
         finally:
             for task in tasks:
                 task.cancel()

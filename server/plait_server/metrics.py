@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from plait_engine.client import EngineStats
 from plait_server.engine_metrics import EngineCollector
+from plait_server.token_metrics import TokenCounter, TokenHistogram
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,14 @@ def guarded(method: Callable[Concatenate[Self, P], None]) -> Callable[Concatenat
     return call  # type: ignore[return-value]  # wraps() names the first argument, which nobody passes by name
 
 
-class Counts(Protocol):
-    """The part of a request's usage that metrics read."""
+class OfChoice(Protocol):
+    """The part of a piece that metrics read."""
 
-    prompt_tokens: int
-    completion_tokens: int
+    @property
+    def choice(self) -> int: ...
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
 
 
 class Metrics:
@@ -60,15 +64,15 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each one, that nobody asks for
         registry = self.registry
         self.prompt_tokens = Counter("plait_prompt_tokens", "Tokens of accepted prompts", registry=registry)
-        self.generated_tokens = Counter("plait_generated_tokens", "Tokens generated", registry=registry)
+        self.generated_tokens = TokenCounter("plait_generated_tokens", "Tokens generated", registry)
         self.first_token = Histogram(
             "plait_time_to_first_token_seconds",
             "From the request's arrival to its first token",
             buckets=TIME_TO_FIRST_TOKEN,
             registry=registry,
         )
-        self.inter_token = Histogram(
-            "plait_inter_token_seconds", "Between tokens of one sequence", buckets=INTER_TOKEN, registry=registry
+        self.inter_token = TokenHistogram(
+            "plait_inter_token_seconds", "Between tokens of one sequence", INTER_TOKEN, registry
         )
         self.request_seconds = Histogram(
             "plait_request_seconds",
@@ -101,8 +105,8 @@ class Metrics:
         self.queue_limit.set(queue_limit)
         self.engine.stats = stats
 
-    def following(self, usage: Counts, started: float) -> "Following":
-        return Following(self, usage, started)
+    def following(self, prompt_tokens: int, started: float) -> "Following":
+        return Following(self, prompt_tokens, started)
 
     def exposition(self) -> bytes:
         """May raise, unlike all else here: a scrape that fails should be seen to fail."""
@@ -112,11 +116,11 @@ class Metrics:
 class Following:
     """Measures one request while it runs; knows from how it is left whether the request was complete."""
 
-    __slots__ = ("_complete", "_last", "_metrics", "_started", "_usage")
+    __slots__ = ("_complete", "_last", "_metrics", "_prompt_tokens", "_started")
 
-    def __init__(self, metrics: Metrics, usage: Counts, started: float) -> None:
+    def __init__(self, metrics: Metrics, prompt_tokens: int, started: float) -> None:
         self._metrics = metrics
-        self._usage = usage
+        self._prompt_tokens = prompt_tokens
         self._started = started
         self._last: dict[int, float] = {}
         self._complete = False
@@ -129,18 +133,19 @@ class Following:
             self.aborted(kind)
 
     @guarded
-    def tokens(self, indices: Sequence[int], tokens: int) -> None:
-        """One step's tokens; ``indices`` are the choices that got some."""
+    def tokens(self, pieces: Sequence[OfChoice]) -> None:
+        """One step's tokens, with one piece for each choice that got some."""
         now = time.monotonic()
-        if not self._last:
-            self._metrics.first_token.observe(now - self._started)
-            self._metrics.prompt_tokens.inc(self._usage.prompt_tokens)
-        for index in indices:
-            last = self._last.get(index)
-            self._last[index] = now
-            if last is not None:
-                self._metrics.inter_token.observe(now - last)
-        self._metrics.generated_tokens.inc(tokens)
+        metrics, last = self._metrics, self._last
+        if not last:
+            metrics.first_token.observe(now - self._started)
+            metrics.prompt_tokens.inc(self._prompt_tokens)
+        for piece in pieces:
+            choice = piece.choice
+            if choice in last:
+                metrics.inter_token.observe(now - last[choice])
+            last[choice] = now
+            metrics.generated_tokens.inc(len(piece.token_ids))
 
     @guarded
     def complete(self) -> None:

@@ -43,10 +43,13 @@ class SequenceText:
         self._end_ids = end_ids
         self._include_stop = include_stop
         self._wants_offsets = sampling.logprobs is not None
+        self._plain = not sampling.stop and not self._wants_offsets
         self._length = offset
 
     def advance(self, delta: Delta) -> Piece:
         """Must not be called again after a piece with a finish reason. ``delta`` is neither aborted nor an error."""
+        if self._plain and delta.finish_reason is None:
+            return self._plain_piece(delta)
         texts: list[str] = []
         offsets: list[int] = []
         stop: str | None = None
@@ -63,6 +66,14 @@ class SequenceText:
         if delta.finish_reason is None:
             return self._piece(delta, len(delta.token_ids), texts, offsets, None, None)
         return self._finish(delta, texts, offsets)
+
+    def _plain_piece(self, delta: Delta) -> Piece:
+        """What most tokens of most requests are: text, and nothing to look for in it."""
+        ids = delta.token_ids
+        self.completion_tokens += len(ids)
+        push = self._detokenizer.push
+        text = push(ids[0]) if len(ids) == 1 else "".join(map(push, ids))
+        return Piece(self.choice, text, ids, None, (), None, None)
 
     def _with_text(self, delta: Delta) -> Sequence[int]:
         """The tokens less the one that ended the sequence, which counts but is not part of the text."""

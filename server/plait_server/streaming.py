@@ -1,7 +1,7 @@
 """Server-sent events: one response class and the loop that fills it."""
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
@@ -25,47 +25,44 @@ class Chunks(Protocol):
     def closing(self) -> bytes: ...
 
 
-async def events(generation: Generation, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-    """All events of a stream, those of one engine step together: one write to the socket."""
-    async with aclosing(generation.pieces()) as batches:
-        async for pieces in batches:
-            if data := chunks.pieces(pieces):
-                yield data
-    yield chunks.closing()
-
-
 class EventStream(Response):
     """Sends nothing before the first event is there: until then an error is still a plain answer with its status.
 
-    Afterwards an error is an event, and the stream ends. starlette's StreamingResponse would run the events in
-    another task, which neither the drain nor a vanished client could then cancel.
+    Afterwards an error is an event, and the stream ends. The events of one engine step are one write to the socket.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, data: AsyncGenerator[bytes, None], running: Running) -> None:
+    def __init__(self, generation: Generation, chunks: Chunks, running: Running) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
-        self._data = data
+        self._generation = generation
+        self._chunks = chunks
         self._running = running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        # A task of its own has a short stack to wake for every token; the frameworks' is some twenty calls deep.
+        # Cancelling us, because the client is gone, cancels it.
+        await asyncio.create_task(self._run(send))
+
+    async def _run(self, send: Send) -> None:
         started = False
         try:
             with self._running.entry():
-                async with aclosing(self._data) as data:
-                    async for event in data:
+                async with aclosing(self._generation.pieces()) as batches:
+                    async for pieces in batches:
                         if not started:
                             started = True
                             await self._start(send)
-                        await send({"type": "http.response.body", "body": event, "more_body": True})
+                        if data := self._chunks.pieces(pieces):
+                            await send({"type": "http.response.body", "body": data, "more_body": True})
+            last = self._chunks.closing()
         except Exception as error:
             if not started:
                 raise
-            event = b"data: " + as_api_error(error).body() + b"\n\n"
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = b"data: " + as_api_error(error).body() + b"\n\n"
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _start(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -8,6 +10,15 @@ from tests.kernels.world import LARGE, NAN
 @pytest.fixture(params=[NAN, LARGE], ids=["nan", "large"])
 def poison(request: pytest.FixtureRequest) -> int:
     return int(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The shapes here are tiny: threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from plait_engine.request import TokenLogprobs
+from plait_engine.runner.history import History
 from plait_engine.runner.randoms import uniform
 from plait_engine.scheduler.step_plan import Row
 from plait_engine.sequence import Sequence
@@ -34,6 +37,7 @@ class Sampler:
         self.kernels = kernels
         self.device = device
         self._eos = tuple(eos_token_ids)
+        self._histories: WeakKeyDictionary[Sequence, History] = WeakKeyDictionary()
 
     def draw(self, logits: Tensor, rows: tuple[Row, ...]) -> Draw:
         """fp32 ``logits [rows, vocab]`` to one token a row."""
@@ -61,33 +65,42 @@ class Sampler:
     def _penalties(self, sequences: list[Sequence]) -> Penalties:
         if not any(needs_history(s) or s.request.sampling.logit_bias for s in sequences):
             return Penalties()
-        repeated: list[tuple[int, int, float]] = []
-        added: list[tuple[int, int, float]] = []
-        banned: list[tuple[int, int, float]] = []
+        repeated, added, banned = _Collected(), _Collected(), _Collected()
         for row, sequence in enumerate(sequences):
             params = sequence.request.sampling
-            output = sequence.tokens[sequence.prompt_length :]
-            if params.repetition_penalty != 1.0:
-                repeated.extend((row, token, params.repetition_penalty) for token in set(sequence.tokens))
-            if params.presence_penalty or params.frequency_penalty:
-                tokens, counts = np.unique(np.array(output, np.int64), return_counts=True)
-                values = -params.presence_penalty - params.frequency_penalty * counts
-                added.extend((row, int(token), float(value)) for token, value in zip(tokens, values, strict=True))
-            added.extend((row, token, bias) for token, bias in params.logit_bias.items())
-            if len(output) < params.min_tokens:
-                banned.extend((row, token, 0.0) for token in {*self._eos, *params.stop_token_ids})
-        return Penalties(self._entries(repeated), self._entries(added), self._entries(banned))
-
-    def _entries(self, entries: list[tuple[int, int, float]]) -> Entries | None:
-        if not entries:
-            return None
-        rows, tokens, values = zip(*entries, strict=True)
-        return Entries(
-            self._tensor(rows, torch.int64), self._tensor(tokens, torch.int64), self._tensor(values, torch.float32)
-        )
+            if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
+                history = self._histories.setdefault(sequence, History())
+                history.follow(sequence)
+                if params.repetition_penalty != 1.0:
+                    repeated.add(row, history.tokens, params.repetition_penalty)
+                generated = history.counts > 0
+                counts = history.counts[generated]
+                added.add(row, history.tokens[generated], -params.presence_penalty - params.frequency_penalty * counts)
+            if params.logit_bias:
+                added.add(row, list(params.logit_bias), list(params.logit_bias.values()))
+            if len(sequence.tokens) - sequence.prompt_length < params.min_tokens:
+                banned.add(row, [*self._eos, *params.stop_token_ids], 0.0)
+        return Penalties(*(part.entries(self.device) for part in (repeated, added, banned)))
 
     def _tensor(self, values: Iterable[float], dtype: torch.dtype) -> Tensor:
         return torch.tensor(list(values), dtype=dtype).to(self.device, non_blocking=True)
+
+
+class _Collected:
+    """Entries of many rows, put together once."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []
+
+    def add(self, row: int, tokens: ArrayLike, values: ArrayLike) -> None:
+        ids = np.asarray(tokens, np.int64)
+        self._parts.append((np.full(len(ids), row), ids, np.broadcast_to(np.asarray(values, np.float32), ids.shape)))
+
+    def entries(self, device: torch.device) -> Entries | None:
+        arrays = [np.concatenate(part) for part in zip(*self._parts, strict=True)]
+        if not arrays or not len(arrays[0]):
+            return None
+        return Entries(*(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays))
 
 
 def to_host(logprobs: Logprobs, token_ids: list[int], wanted: list[int | None]) -> list[TokenLogprobs | None]:

@@ -125,6 +125,8 @@ class Scheduler:
 
         False when it was preempted, or when who should be is named by a launched step.
         """
+        if tokens <= sequence.state.capacity:
+            return True
         sequence.state.pass_windows(sequence.scheduled, self.ledger)
         demand = sequence.state.growth_demand(tokens)
         while (units := self.cache.take(demand)) is None:

@@ -26,17 +26,18 @@ class Placement:
             interval *= 2
         return cls(interval)
 
-    def positions(self, length: int, marks: tuple[int, ...], match: Match, resumed: Position) -> list[Position]:
+    def positions(
+        self, length: int, marks: tuple[int, ...], branch: int, match: Match, resumed: Position
+    ) -> list[Position]:
         """Positions at which a prompt of ``length`` tokens that goes on from ``resumed`` leaves a checkpoint.
 
         ``marks`` are those that the front end knows to be worth it: the stable point of a chat prompt, the end of the
         system prompt, what the client asked for. Without any, the last position from which the same prompt can go on.
-        Where the prompt leaves what the tree knows, others will leave it too.
+        Where the prompt leaves what is known (``branch``), others will leave it too.
         """
         last = length - 1
         wanted = {*marks} if marks else {last}
         wanted.update(range(self.interval, last, self.interval))
-        if resumed < match.known < last:
-            wanted.add(match.known)
+        wanted.add(branch)
         had = {point.position for point in match.points}
         return sorted(Position(p) for p in wanted if resumed < p <= last and p not in had)

@@ -99,7 +99,7 @@ class UnitPool:
                 continue
             del self.taken[unit]
             freed.append(unit)
-            slab = unit * GRANULE_BYTES // self.slabs.slab_bytes
+            slab = self.slab_of(unit)
             free = self._free[slab]
             del self._by_free[len(free)][slab]
             free.append(unit)
@@ -122,6 +122,39 @@ class UnitPool:
     @property
     def slab_count(self) -> int:
         return len(self._free)
+
+    def slab_of(self, unit: Granule) -> int:
+        return unit * GRANULE_BYTES // self.slabs.slab_bytes
+
+    def free_in(self, slab: int) -> int:
+        """Free units in one of this pool's slabs."""
+        return len(self._free[slab])
+
+    def emptiest(self) -> Iterator[int]:
+        """This pool's slabs, those with most free units first."""
+        for slabs in reversed(self._by_free):
+            yield from tuple(slabs)
+
+    def relocate(self, slabs: Iterable[int]) -> dict[Granule, Granule]:
+        """A free unit in one of the other slabs for each unit that is taken in ``slabs``; they change places.
+
+        The caller has made sure that there are enough, and copies the contents. References go with the unit; ``slabs``
+        are given back.
+        """
+        leaving = list(slabs)
+        for slab in leaving:
+            del self._by_free[len(self._free[slab])][slab]
+            self.available -= len(self._free[slab])
+        sources = [u for slab in leaving for u in self._units_of(slab) if u in self.taken]
+        if len(sources) > self.available:
+            raise StateBug(f"{len(sources)} units of {self.group.spec.kind} have {self.available} places to move to")
+        moves = dict(zip(sources, self.take(len(sources)), strict=True))
+        for source, target in moves.items():
+            self.taken[target] = self.taken.pop(source)
+        for slab in leaving:
+            del self._free[slab]
+            self.slabs.give_back(slab)
+        return moves
 
     def _fullest(self) -> int:
         return next(next(iter(slabs)) for slabs in self._by_free[1:] if slabs)

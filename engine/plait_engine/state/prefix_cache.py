@@ -7,7 +7,7 @@ import numpy as np
 
 from plait_engine.sequence import Sequence
 from plait_engine.state.checkpoint import Checkpoint, StepReceipt, WindowPages
-from plait_engine.state.eviction import Evictor
+from plait_engine.state.eviction import LearnedEvictor, branch_position
 from plait_engine.state.ledger import Demand, Ledger, Units
 from plait_engine.state.placement import Placement
 from plait_engine.state.restore import Flaw, Restore, find_flaw
@@ -39,7 +39,7 @@ class PrefixCache:
         self.fingerprint = fingerprint
         self.enabled = enabled
         self.tree = PrefixTree(ledger)
-        self.evictor = Evictor(self.tree)
+        self.evictor = LearnedEvictor(self.tree, count=self._evicted, move=copier.copy)
         self._slot_demand: Demand = {g.id: g.units_per_slot for g in ledger.groups if not g.paged}
         self._condemned: list[Checkpoint] = []
         """Found broken while somebody else still has a lease on them."""
@@ -52,6 +52,9 @@ class PrefixCache:
         if units is None and self.enabled and self.evictor.make_room(demand):
             units = self.ledger.take(demand)
         return units
+
+    def _evicted(self, kind: str, reason: str) -> None:
+        self.stats.count("plait_evictions_total", labels=f"kind={kind},reason={reason}")
 
     # Going on from what is there --------------------------------------------------------------------------------------
 
@@ -84,10 +87,19 @@ class PrefixCache:
             sequence.restore = Restore(point, lease, tuple(copies))
             sequence.scheduled = position
         if self.enabled:
-            sequence.marks = self.placement.positions(len(sequence.tokens), sequence.request.marks, match, position)
+            sequence.marks = self._marks(sequence, match, position)
         if sequence.reuse is None:
             sequence.reuse = self._count(sequence, match, position)
         return True
+
+    def _marks(self, sequence: Sequence, match: Match, position: Position) -> list[Position]:
+        """Where the sequence is to leave checkpoints. Its first look is also what the evictor learns from."""
+        marks, branch = sequence.request.marks, match.known
+        if sequence.reuse is None and sequence.index == 0:
+            end = max((mark for mark in marks if mark < sequence.prompt_length), default=sequence.prompt_length - 1)
+            sighting = self.evictor.observe(sequence.namespace, sequence.prompt_tokens, end)
+            branch = max(branch, branch_position(match, sighting) or 0)
+        return self.placement.positions(len(sequence.tokens), marks, branch, match, position)
 
     def _count(self, sequence: Sequence, match: Match, position: Position) -> Reuse:
         """Hits are counted once, at first admission; a prompt once, whatever ``n`` is."""
@@ -117,9 +129,8 @@ class PrefixCache:
         self.stats.count("plait_state_restore_failures_total", labels=f"state={flaw.state},reason={flaw.reason}")
         node, checkpoint = point.node, point.checkpoint
         if checkpoint is not None and node.checkpoint is checkpoint:
-            node.checkpoint = None
             self._condemned.append(checkpoint)
-            self.tree.prune(node)
+            self.tree.detach_checkpoint(node)
         self._bury()
 
     def _bury(self) -> None:

@@ -1,5 +1,7 @@
 """What one running sequence owns: pages by page number, one slot per slot group, and the position of it all."""
 
+import sys
+
 from plait_engine.state.checkpoint import Checkpoint, WindowPages
 from plait_engine.state.ledger import Demand, Ledger, Units
 from plait_engine.state.pools import StateBug
@@ -26,6 +28,11 @@ class PageRun:
         self.first = 0
         self.pages: list[Granule] = []
         self.spares: list[Granule] = []
+
+    @property
+    def capacity(self) -> int:
+        """Tokens whose entries have a place in the pages."""
+        return (self.first + len(self.pages)) * self.group.page_size * self.spec.ratio
 
     def missing(self, tokens: int) -> int:
         """Pages to take from the ledger so that the first ``tokens`` tokens have entries."""
@@ -81,6 +88,8 @@ class SequenceState:
 
     def __init__(self, groups: tuple[StateGroup, ...]) -> None:
         self.position = Position(0)
+        self.capacity = 0
+        """Tokens that have a place in the pages of every group; no pages change hands until a sequence outgrows it."""
         self.runs = {g.id: PageRun(g) for g in groups if g.paged}
         self.slots: Units = {}
         self._slot_demand = {g.id: g.units_per_slot for g in groups if not g.paged}
@@ -119,6 +128,7 @@ class SequenceState:
     def grow(self, tokens: int, units: Units) -> None:
         for group, run in self.runs.items():
             run.extend(tokens, units.get(group, []))
+        self.capacity = min((run.capacity for run in self.runs.values()), default=sys.maxsize)
 
     def advance(self, start: Position, count: int) -> None:
         """A step that consumed ``count`` tokens from ``start`` on is committed."""
@@ -140,4 +150,5 @@ class SequenceState:
         for run in self.runs.values():
             run.first, run.pages, run.spares = 0, [], []
         self.slots = {}
+        self.capacity = 0
         self.position = Position(0)

@@ -12,8 +12,11 @@ the deeper one counts::
 A checkpoint hangs at a node's end. The tree never holds what is not committed, and never writes.
 """
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +24,21 @@ from numpy.typing import NDArray
 from plait_engine.state.checkpoint import Checkpoint, Stage
 from plait_engine.state.ledger import Ledger, Units
 from plait_engine.state.pools import StateBug
-from plait_engine.state.spec import Granule, GroupId, Position
+from plait_engine.state.spec import Granule, GroupId, PagedSpec, Position, StateGroup
 
 Tokens = NDArray[np.int32]
+TOKEN_BYTES = 4
 
 
 @dataclass(eq=False)
 class Node:
-    """``pages[group]`` are those of page numbers ``start // page_size`` up to the one that holds token ``end - 1``."""
+    """``pages[group]`` are those of page numbers ``start // span`` up to the one that holds token ``end - 1``, where
+    ``span`` is how many tokens a page of the group stands for. ``raw`` are the tokens as int32 bytes.
+    """
 
     parent: "Node | None"
     start: int
-    tokens: Tokens
+    raw: bytes
     pages: dict[GroupId, list[Granule]] = field(default_factory=dict)
     children: dict[int, "Node"] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
@@ -40,11 +46,22 @@ class Node:
     pinned: bool = False
     hits: int = 0
     last_use: int = 0
+    used_at: float = 0.0
+    """Seconds on the tree's clock."""
     namespace: str = ""
 
     @property
+    def tokens(self) -> Tokens:
+        return np.frombuffer(self.raw, np.int32)
+
+    @property
+    def first(self) -> int:
+        """The token by which the parent knows this node."""
+        return int.from_bytes(self.raw[:TOKEN_BYTES], sys.byteorder, signed=True)
+
+    @property
     def end(self) -> int:
-        return self.start + len(self.tokens)
+        return self.start + len(self.raw) // TOKEN_BYTES
 
     @property
     def is_root(self) -> bool:
@@ -60,8 +77,7 @@ class Node:
         return nodes[::-1]
 
 
-@dataclass(frozen=True)
-class ResumePoint:
+class ResumePoint(NamedTuple):
     """A position from which every group can go on, and the node that it lies in. ``checkpoint`` None: none needed."""
 
     position: Position
@@ -71,10 +87,13 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Match:
-    """``known`` tokens of the prompt are in the tree; ``points`` are where one could resume, best first."""
+    """``known`` tokens of the prompt are in the tree; ``points`` are where one could resume, best first. ``parts``: the
+    prompt leaves the known path inside of a node, so that a checkpoint at ``known`` will serve both from then on.
+    """
 
     known: int
     points: tuple[ResumePoint, ...]
+    parts: bool = False
 
     @property
     def best(self) -> ResumePoint | None:
@@ -84,12 +103,25 @@ class Match:
 NO_MATCH = Match(0, ())
 
 
-class PrefixTree:
-    """Owns its nodes and their references in the ledger. ``clock`` counts uses, for policies."""
+class TreeObserver(Protocol):
+    """Told what happens to nodes, so that it can keep an order over them. Must not call the tree back."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def changed(self, node: Node) -> None:
+        """``node`` is new, was used, or its children, checkpoint or leases are others now."""
+
+    def removed(self, node: Node) -> None:
+        """``node`` is out of the tree."""
+
+
+class PrefixTree:
+    """Owns its nodes and their references in the ledger. ``clock`` counts uses, ``now`` gives seconds, for policies."""
+
+    def __init__(self, ledger: Ledger, now: Callable[[], float] = time.monotonic) -> None:
         self.ledger = ledger
         self.clock = 0
+        self.now = now
+        self.observer: TreeObserver | None = None
+        self.open_leases = 0
         self._roots: dict[str, Node] = {}
         self._full = tuple(g for g in ledger.groups if g.full)
         self.needs_checkpoint = len(self._full) < len(ledger.groups)
@@ -102,6 +134,7 @@ class PrefixTree:
         root = self._roots.get(namespace)
         if root is None:
             return NO_MATCH
+        tokens = np.ascontiguousarray(tokens, np.int32)
         path, known = self._walk(root, tokens)
         usable = min(known, len(tokens) - 1)
         points: list[ResumePoint] = []
@@ -111,29 +144,29 @@ class PrefixTree:
                     points.append(ResumePoint(Position(node.end), node, node.checkpoint))
             elif node.start < usable:
                 points.append(ResumePoint(Position(min(node.end, usable)), node, None))
-        return Match(known, tuple(points))
+        return Match(known, tuple(points), bool(path) and known < path[-1].end)
 
     def _walk(self, root: Node, tokens: Tokens) -> tuple[list[Node], int]:
         """Nodes that agree with ``tokens`` in at least one token, and in how many all of them together do."""
         path: list[Node] = []
+        raw, firsts = tokens.tobytes(), tokens.data
         node, known = root, 0
-        while known < len(tokens) and (child := node.children.get(int(tokens[known]))) is not None:
-            same = common_prefix(child.tokens, tokens[known:])
+        while known < len(firsts) and (child := node.children.get(firsts[known])) is not None:
             path.append(child)
-            known += same
-            if same < len(child.tokens):
-                break
+            if not raw.startswith(child.raw, known * TOKEN_BYTES):
+                return path, known + common_prefix(child.tokens, tokens[known:])
+            known += len(child.raw) // TOKEN_BYTES
             node = child
         return path, known
 
     def pages_up_to(self, point: ResumePoint, group: GroupId) -> list[Granule]:
         """Pages of the first ``point.position`` tokens by page number; where two nodes name one, the deeper counts."""
-        size = self.ledger.groups[group].page_size
+        span = page_span(self.ledger.groups[group])
         pages: list[Granule] = []
         for node in point.node.path():
-            del pages[node.start // size :]
+            del pages[node.start // span :]
             pages.extend(node.pages[group])
-        del pages[-(-point.position // size) :]
+        del pages[-(-point.position // span) :]
         return pages
 
     # Insert ----------------------------------------------------------------------------------------------------------
@@ -147,7 +180,12 @@ class PrefixTree:
         """
         if checkpoint is not None and (checkpoint.stage is not Stage.PUBLISHED or checkpoint.position != len(tokens)):
             raise StateBug(f"a {checkpoint.stage} checkpoint at {checkpoint.position} is inserted at {len(tokens)}")
-        root = self._roots.setdefault(namespace, Node(None, 0, np.empty(0, np.int32), namespace=namespace))
+        if not len(tokens):
+            raise StateBug("nothing is inserted: a node has at least one token")
+        tokens = np.ascontiguousarray(tokens, np.int32)
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(None, 0, b"", namespace=namespace)
         path, known = self._walk(root, tokens)
         node = path[-1] if path else root
         if known < node.end:
@@ -161,27 +199,33 @@ class PrefixTree:
     def _split(self, node: Node, at: int) -> Node:
         """Cut a node in two; returns the upper part. A page across the cut belongs to both."""
         assert node.parent is not None
-        upper = Node(node.parent, node.start, node.tokens[: at - node.start], namespace=node.namespace)
-        upper.last_use, upper.leases, upper.hits = node.last_use, node.leases, node.hits
+        cut = (at - node.start) * TOKEN_BYTES
+        upper = Node(node.parent, node.start, node.raw[:cut], namespace=node.namespace)
+        upper.last_use, upper.used_at, upper.leases, upper.hits = node.last_use, node.used_at, node.leases, node.hits
         for group, pages in node.pages.items():
-            size = self.ledger.groups[group].page_size
-            skipped = node.start // size
-            upper.pages[group] = pages[: -(-at // size) - skipped]
-            node.pages[group] = pages[at // size - skipped :]
-            if at % size:
+            span = page_span(self.ledger.groups[group])
+            skipped = node.start // span
+            upper.pages[group] = pages[: -(-at // span) - skipped]
+            node.pages[group] = pages[at // span - skipped :]
+            if at % span:
                 self.ledger.share(group, upper.pages[group][-1:])
-        node.parent.children[int(node.tokens[0])] = upper
-        node.parent, node.tokens, node.start = upper, node.tokens[at - node.start :], at
-        upper.children[int(node.tokens[0])] = node
+        node.parent.children[node.first] = upper
+        node.parent, node.raw, node.start = upper, node.raw[cut:], at
+        upper.children[node.first] = node
+        self._changed(node)
         return upper
 
     def _grow(self, parent: Node, tokens: Tokens, pages: dict[GroupId, list[Granule]]) -> Node:
-        node = Node(parent, parent.end, tokens[parent.end :].copy(), namespace=parent.namespace)
+        node = Node(parent, parent.end, tokens[parent.end :].tobytes(), namespace=parent.namespace)
         for group in self._full:
-            first, last = node.start // group.page_size, -(-node.end // group.page_size)
+            span = page_span(group)
+            first, last = node.start // span, -(-node.end // span)
+            if len(pages[group.id]) < last:
+                raise StateBug(f"{node.end} tokens are inserted with {len(pages[group.id])} pages of {last}")
             node.pages[group.id] = pages[group.id][first:last]
+        for group in self._full:
             self.ledger.share(group.id, node.pages[group.id])
-        parent.children[int(node.tokens[0])] = node
+        parent.children[node.first] = node
         return node
 
     def _attach(self, node: Node, checkpoint: Checkpoint | None) -> None:
@@ -197,25 +241,54 @@ class PrefixTree:
     def touch(self, node: Node) -> None:
         """A use of ``node``, and so of all above it."""
         self.clock += 1
-        for used in node.path():
-            used.last_use = self.clock
+        now, observer, used = self.now(), self.observer, node
+        while used.parent is not None:
+            used.last_use, used.used_at = self.clock, now
+            if observer is not None:
+                observer.changed(used)
+            used = used.parent
 
     def lease(self, point: ResumePoint) -> "Lease":
         """Hold every page and the checkpoint of a resume point, all at once, until the lease is given back."""
-        for node in point.node.path():
-            node.leases += 1
-        if point.checkpoint is not None:
-            point.checkpoint.leases += 1
+        self._hold(point, 1)
+        self.open_leases += 1
         point.node.hits += 1
         self.touch(point.node)
         return Lease(self, point)
+
+    def pin(self, point: ResumePoint) -> None:
+        """Keep a resume point until it is unpinned, like a lease of its own."""
+        if not point.node.pinned:
+            point.node.pinned = True
+            self._hold(point, 1)
+
+    def unpin(self, point: ResumePoint) -> None:
+        if point.node.pinned:
+            point.node.pinned = False
+            self._hold(point, -1)
+
+    def _hold(self, point: ResumePoint, count: int) -> None:
+        if point.checkpoint is not None:
+            point.checkpoint.leases += count
+        for node in point.node.path():
+            node.leases += count
+            self._changed(node)
 
     def drop_checkpoint(self, node: Node) -> None:
         """Forget the checkpoint at a node's end, and the tokens that nothing can resume from any more."""
         if node.checkpoint is not None:
             node.checkpoint.discard(self.ledger)
             node.checkpoint = None
-        self.prune(node)
+            self._changed(node)
+        if self.needs_checkpoint:
+            self.prune(node)
+
+    def detach_checkpoint(self, node: Node) -> None:
+        """Like ``drop_checkpoint``, but the checkpoint is the caller's from now on."""
+        node.checkpoint = None
+        self._changed(node)
+        if self.needs_checkpoint:
+            self.prune(node)
 
     def prune(self, node: Node) -> None:
         """Remove ``node`` and its ancestors as far up as they have neither children nor a way to resume from them."""
@@ -227,7 +300,7 @@ class PrefixTree:
 
     def drop_leaf(self, node: Node) -> None:
         """Forget a node without children, with all that it holds, and what becomes useless above it."""
-        if node.children or node.leases or node.parent is None:
+        if node.children or node.leases or node.pinned or node.parent is None:
             raise StateBug(f"node [{node.start}, {node.end}) is dropped but has children or leases")
         parent = node.parent
         if node.checkpoint is not None:
@@ -242,7 +315,18 @@ class PrefixTree:
         for group, pages in node.pages.items():
             self.ledger.give_back(group, pages)
         node.pages = {}
-        del node.parent.children[int(node.tokens[0])]
+        parent = node.parent
+        del parent.children[node.first]
+        if self.observer is not None:
+            self.observer.removed(node)
+        if parent.parent is not None:
+            self._changed(parent)
+        elif not parent.children:
+            del self._roots[parent.namespace]
+
+    def _changed(self, node: Node) -> None:
+        if self.observer is not None:
+            self.observer.changed(node)
 
     # Books -----------------------------------------------------------------------------------------------------------
 
@@ -264,10 +348,11 @@ class PrefixTree:
         """Nodes adjoin, pages cover their tokens, checkpoints lie at their nodes' ends."""
         for node in self.nodes():
             assert node.parent is not None
-            if node.start != node.parent.end or not len(node.tokens):
+            if node.start != node.parent.end or not node.raw:
                 raise StateBug(f"node [{node.start}, {node.end}) does not follow its parent")
             for group in self._full:
-                pages = -(-node.end // group.page_size) - node.start // group.page_size
+                span = page_span(group)
+                pages = -(-node.end // span) - node.start // span
                 if len(node.pages[group.id]) != pages:
                     raise StateBug(f"node [{node.start}, {node.end}) has {len(node.pages[group.id])} pages of {pages}")
             if node.checkpoint is not None and node.checkpoint.position != node.end:
@@ -286,10 +371,13 @@ class Lease:
         if not self._open:
             raise StateBug("a lease is given back twice")
         self._open = False
-        for node in self.point.node.path():
-            node.leases -= 1
-        if self.point.checkpoint is not None:
-            self.point.checkpoint.leases -= 1
+        self._tree.open_leases -= 1
+        self._tree._hold(self.point, -1)
+
+
+def page_span(group: StateGroup) -> int:
+    """Tokens that one page of the group stands for."""
+    return group.page_size * (group.spec.ratio if isinstance(group.spec, PagedSpec) else 1)
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-pthread")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
 COMPILERS = ("g++", "clang++", "c++")
 
 

@@ -11,6 +11,7 @@ from plait_kernels.moe.cpu import cpu_moe
 from plait_kernels.norm.cpu import cpu_add_rms_norm, cpu_gated_rms_norm, cpu_rms_norm
 from plait_kernels.paged_attention.cpu import cpu_paged_attention
 from plait_kernels.rotary.cpu import cpu_rotary
+from plait_kernels.sampling.cpu import cpu_logprobs, cpu_sample
 from plait_kernels.ssd.cpu import cpu_ssd
 
 
@@ -28,4 +29,6 @@ def compiled_ops(library: Library) -> dict[str, Any]:
         "ssd": cpu_ssd(library),
         "gated_delta_rule": cpu_gated_delta_rule(library),
         "moe": cpu_moe(linear, gated_activation),
+        "sample": cpu_sample(library),
+        "logprobs": cpu_logprobs(library),
     }

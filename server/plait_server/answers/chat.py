@@ -28,7 +28,7 @@ def answer(generation: Generation, head: Head, choices: list[Choice], options: C
     fields: dict[str, Any] = {
         **head.fields("chat.completion"),
         "choices": [choice_fields(generation, choice, options) for choice in choices],
-        "usage": generation.usage.as_dict(),
+        "usage": generation.usage(),
     }
     part = generation.parts[0]
     if options.prompt_logprobs and part.prompt_logprobs is not None:
@@ -75,7 +75,7 @@ class ChatChunks:
     def closing(self) -> bytes:
         if not self._options.include_usage:
             return DONE
-        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage.as_dict()) + END + DONE
+        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage()) + END + DONE
 
     def _role(self, index: int) -> bytes:
         delta = {"role": "assistant", "content": ""}
@@ -111,4 +111,4 @@ class ChatChunks:
             return b""
         if not self._options.continuous_usage:
             return b',"usage":null'
-        return b',"usage":' + orjson.dumps(self._generation.usage.as_dict())
+        return b',"usage":' + orjson.dumps(self._generation.usage())

@@ -53,7 +53,7 @@ def answer(generation: Generation, head: Head, choices: list[Choice], options: C
     return {
         **head.fields("text_completion"),
         "choices": [choice_fields(generation, choice, options) for choice in choices],
-        "usage": generation.usage.as_dict(),
+        "usage": generation.usage(),
     }
 
 
@@ -114,7 +114,7 @@ class CompletionChunks:
     def closing(self) -> bytes:
         if not self._options.include_usage:
             return DONE
-        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage.as_dict()) + END + DONE
+        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage()) + END + DONE
 
     def _piece(self, piece: Piece) -> bytes:
         if piece.finish_reason is None and not self._with_tokens:
@@ -162,4 +162,4 @@ class CompletionChunks:
             return b""
         if not self._options.continuous_usage:
             return b',"usage":null'
-        return b',"usage":' + orjson.dumps(self._generation.usage.as_dict())
+        return b',"usage":' + orjson.dumps(self._generation.usage())

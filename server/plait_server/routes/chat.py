@@ -14,7 +14,7 @@ from plait_server.generation import Job
 from plait_server.prepare import Params, chat_prompt, prompt_ids, sampling, token_limit
 from plait_server.protocol.chat import ChatBody
 from plait_server.protocol.errors import GENERATED
-from plait_server.streaming import EventStream, events
+from plait_server.streaming import EventStream
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -31,7 +31,7 @@ async def create_chat_completion(body: ChatBody, front: Front) -> Response:
             choices = await collect(generation)
             document = chat.answer(generation, head, choices, options)
             return Response(orjson.dumps(document), media_type="application/json")
-    return EventStream(events(generation, ChatChunks(generation, head, options)), front.running)
+    return EventStream(generation, ChatChunks(generation, head, options), front.running)
 
 
 async def job_of(front: FrontEnd, body: ChatBody) -> Job:

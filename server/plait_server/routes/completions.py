@@ -15,7 +15,7 @@ from plait_server.generation import Job
 from plait_server.prepare import Params, prompt_ids, sampling, token_limit
 from plait_server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionBody
 from plait_server.protocol.errors import GENERATED
-from plait_server.streaming import EventStream, events
+from plait_server.streaming import EventStream
 
 router = APIRouter(route_class=StrictRoute)
 PARAMS = Params("prompt", "max_tokens")
@@ -34,7 +34,7 @@ async def create_completion(body: CompletionBody, front: Front) -> Response:
             choices = await collect(generation)
             document = completion.answer(generation, head, choices, options)
             return Response(orjson.dumps(document), media_type="application/json")
-    return EventStream(events(generation, CompletionChunks(generation, head, options)), front.running)
+    return EventStream(generation, CompletionChunks(generation, head, options), front.running)
 
 
 async def job_of(front: FrontEnd, body: CompletionBody) -> Job:

@@ -125,7 +125,7 @@ class Attention {
             for (int64_t g = 0; g < group; g++) {
                 vf scores[VECTORS] = {};
                 for (int64_t i = 0; i < a.d; i++)
-                    for (int v = 0; v < VECTORS; v++) scores[v] += load(keys + i * BLOCK + v * LANES) * q[g * a.d + i];
+                    for (int v = 0; v < VECTORS; v++) scores[v] = fma(load(keys + i * BLOCK + v * LANES), splat(q[g * a.d + i]), scores[v]);
                 float best = top[g], line[BLOCK];
                 for (int v = 0; v < VECTORS; v++) store(line + v * LANES, bend(scores[v], float(a.softcap)));
                 for (int64_t j = 0; j < BLOCK; j++) {
@@ -168,7 +168,7 @@ class Attention {
             for (int64_t g = 0; g < group; g++) {
                 float w = weights[g * BLOCK + j];
                 for (int64_t i = 0; i < padded; i += LANES)
-                    store(sums + g * padded + i, load(sums + g * padded + i) + load(value + i) * w);
+                    store(sums + g * padded + i, fma(load(value + i), splat(w), load(sums + g * padded + i)));
             }
         }
     }
@@ -223,9 +223,9 @@ class Attention {
         for (int64_t i = 0; i < a.d; i++) {
             vf q_left = load(q + i * TILE), q_right = load(q + i * TILE + LANES);
             for (int n = 0; n < KEYS; n++) {
-                float key = keys[n * a.d + i];
-                left[n] += q_left * key;
-                right[n] += q_right * key;
+                vf key = splat(keys[n * a.d + i]);
+                left[n] = fma(q_left, key, left[n]);
+                right[n] = fma(q_right, key, right[n]);
             }
         }
         for (int n = 0; n < KEYS; n++) store(scores + n * TILE, left[n]), store(scores + n * TILE + LANES, right[n]);
@@ -276,9 +276,9 @@ class Attention {
         for (int64_t j = from; j < to; j++) {
             vf w_left = load(weights + j * TILE), w_right = load(weights + j * TILE + LANES);
             for (int n = 0; n < CHANNELS; n++) {
-                float value = values[j * a.dv + n];
-                left[n] += w_left * value;
-                right[n] += w_right * value;
+                vf value = splat(values[j * a.dv + n]);
+                left[n] = fma(w_left, value, left[n]);
+                right[n] = fma(w_right, value, right[n]);
             }
         }
         for (int n = 0; n < CHANNELS; n++) store(sums + n * TILE, left[n]), store(sums + n * TILE + LANES, right[n]);

@@ -78,8 +78,8 @@ class Conv {
             each_vector(a.channels, [&](int64_t c, int lanes) {
                 vf y = load(taps + a.width * padded + c);
                 int64_t j = 0;
-                for (; j < kept - known; j++) y += load(taps + j * padded + c) * load_some(before + (j + t - first) * padded + c, lanes);
-                for (; j <= kept; j++) y += load(taps + j * padded + c) * load_some(input(t - kept + j) + c, lanes);
+                for (; j < kept - known; j++) y = fma(load(taps + j * padded + c), load_some(before + (j + t - first) * padded + c, lanes), y);
+                for (; j <= kept; j++) y = fma(load(taps + j * padded + c), load_some(input(t - kept + j) + c, lanes), y);
                 store_some(out + c, a.silu ? silu(y) : y, lanes);
             });
         }

@@ -73,7 +73,7 @@ class Delta {
         vf squares = {};
         each_vector(a.dk, [&](int64_t i, int lanes) {
             vf v = load_some(x + i, lanes);
-            squares += v * v;
+            squares = fma(v, v, squares);
         });
         float factor = scale / std::sqrt(sum(squares) + 1e-6f);
         each_vector(a.dk, [&](int64_t i, int lanes) { store_some(out + i, load_some(x + i, lanes) * factor, lanes); });
@@ -105,15 +105,15 @@ class Delta {
         vf known[4] = {}, o[4] = {};
         int64_t i = 0;
         for (; i + 4 <= a.dk; i += 4)
-            for (int j = 0; j < 4; j++) known[j] += load(s + (i + j) * LANES) * kt[i + j];
-        for (; i < a.dk; i++) known[0] += load(s + i * LANES) * kt[i];
+            for (int j = 0; j < 4; j++) known[j] = fma(load(s + (i + j) * LANES), splat(kt[i + j]), known[j]);
+        for (; i < a.dk; i++) known[0] = fma(load(s + i * LANES), splat(kt[i]), known[0]);
         vf seen = ((known[0] + known[1]) + (known[2] + known[3])) * keep;
         vf value = load_some(static_cast<const T*>(a.v) + t * a.v_token + h * a.v_head + column, lanes);
         vf fresh = (value - seen) * beta[gate];
         auto update = [&](int64_t row, vf& sum) {
-            vf next = load(s + row * LANES) * keep + fresh * kt[row];
+            vf next = fma(fresh, splat(kt[row]), load(s + row * LANES) * keep);
             store(s + row * LANES, next);
-            sum += next * qt[row];
+            sum = fma(next, splat(qt[row]), sum);
         };
         for (i = 0; i + 4 <= a.dk; i += 4)
             for (int j = 0; j < 4; j++) update(i + j, o[j]);

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int ROWS = REGISTERS == 32 ? 4 : 2;  // rows of x in a tile
 constexpr int COLS = REGISTERS == 32 ? 6 : 4;  // rows of weight in a tile
+constexpr int FEW_COLS = 8;                    // the same, where x has but one row
 constexpr int GROUP = 48;                      // rows of weight whose sums are rounded together
 constexpr int64_t CHUNK = 64;                  // rows of x that stay in the cache while weights pass
 
@@ -63,7 +64,7 @@ void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, fl
         for (int m = 0; m < M; m++) xs[m] = load(x + m * x_stride + i);
         for (int n = 0; n < N; n++) {
             vf ws = load(w + n * w_stride + i);
-            for (int m = 0; m < M; m++) acc[m * N + n] += xs[m] * ws;
+            for (int m = 0; m < M; m++) acc[m * N + n] = fma(xs[m], ws, acc[m * N + n]);
         }
     }
     float flat[M * N];
@@ -75,19 +76,17 @@ void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, fl
 template <int M, int N>
 void tile(const float* x, int64_t x_stride, const bf16* w, int64_t w_stride, float* sums) {
     vf acc[M * N] = {};
-    for (int64_t i = 0; i < x_stride; i += 2 * LANES) {
-        vf even[M], odd[M];
-        for (int m = 0; m < M; m++) even[m] = load(x + m * x_stride + i), odd[m] = load(x + m * x_stride + i + LANES);
-        for (int n = 0; n < N; n++) {
-            vu pairs;
-            std::memcpy(&pairs, w + n * w_stride + i, sizeof pairs);
-            vf w_even = cast_bits<vf>(pairs << 16), w_odd = cast_bits<vf>(pairs & 0xffff0000u);
-            for (int m = 0; m < M; m++) {
-                acc[m * N + n] += even[m] * w_even;
-                acc[m * N + n] += odd[m] * w_odd;
+    for (int64_t i = 0; i < x_stride; i += 2 * LANES)
+        for (int odd = 0; odd < 2; odd++) {  // one half after the other: all of x at once would not fit the registers
+            vf xs[M];
+            for (int m = 0; m < M; m++) xs[m] = load(x + m * x_stride + i + odd * LANES);
+            for (int n = 0; n < N; n++) {
+                vu pairs;
+                std::memcpy(&pairs, w + n * w_stride + i, sizeof pairs);
+                vf ws = cast_bits<vf>(odd ? pairs & 0xffff0000u : pairs << 16);
+                for (int m = 0; m < M; m++) acc[m * N + n] = fma(xs[m], ws, acc[m * N + n]);
             }
         }
-    }
     float flat[M * N];
     sum_all<M * N>(flat, acc);
     for (int m = 0; m < M; m++) std::memcpy(sums + m * GROUP, flat + m * N, N * sizeof(float));
@@ -108,10 +107,15 @@ struct Problem {
         for (; row < m; row++) tile<1, N>(xs + row * x_stride, x_stride, w, w_stride, sums + row * GROUP);
     }
 
+    static void fetch(const T* from, int64_t n) {
+        for (int64_t i = 0; i < n; i += 64 / int64_t(sizeof(T))) __builtin_prefetch(from + i);
+    }
+
     // The same from rows of weight in place, or widened first where that pays or the tail of a row must be padded.
     template <int N>
     void column(const float* xs, int64_t m, const T* w, float* sums) const {
-        bool in_place = ins == x_stride && (sizeof(T) == 4 || m <= 2 * ROWS);
+        if (m >= ROWS) fetch(w + N * ins, N * ins);  // the next panel comes while this one is computed
+        bool in_place = ins == x_stride && (sizeof(T) == 4 || m <= 4 * ROWS);
         if (in_place) return panel<N>(xs, m, w, ins, sums);
         struct Wide;
         float* wide = scratch<Wide>(N * x_stride);
@@ -126,6 +130,8 @@ struct Problem {
         alignas(64) float sums[CHUNK * GROUP];
         for (; col < end; col += GROUP) {
             int64_t width = std::min<int64_t>(GROUP, end - col), n = 0;
+            if (m < ROWS)
+                for (; n + FEW_COLS <= width; n += FEW_COLS) column<FEW_COLS>(xs, m, weight + (col + n) * ins, sums + n);
             for (; n + COLS <= width; n += COLS) column<COLS>(xs, m, weight + (col + n) * ins, sums + n);
             for (; n < width; n++) column<1>(xs, m, weight + (col + n) * ins, sums + n);
             each_vector(width, [&](int64_t i, int lanes) {

@@ -9,7 +9,7 @@ float mean_square(int64_t n, const Value& value) {
     vf squares = {};
     each_vector(n, [&](int64_t i, int lanes) {
         vf v = value(i, lanes);
-        squares += v * v;
+        squares = fma(v, v, squares);
     });
     return sum(squares) / float(n);
 }

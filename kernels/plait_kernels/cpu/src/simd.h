@@ -8,6 +8,12 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__FMA__) || defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace plait {
 
 #if defined(__AVX512F__)
@@ -43,6 +49,20 @@ inline To cast_bits(From from) {
 
 inline vf splat(float x) { return x - vf{}; }
 inline vi splat_int(int32_t x) { return x - vi{}; }
+
+// a * b + c, rounded once where the machine can. Written out, because a compiler left to contract by itself does so in
+// one place and not in another, and results that should be the same to the bit are not. (-ffp-contract=off.)
+inline vf fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+    return vf(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+#elif defined(__FMA__)
+    return vf(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+#elif defined(__aarch64__)
+    return vf(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
+#else
+    return a * b + c;
+#endif
+}
 
 // Loads and stores of LANES values, widened to fp32 and rounded to nearest even.
 
@@ -160,7 +180,12 @@ template <int N>
 inline void sum_all(float* out, const vf* v) {
     int i = 0;
     for (; i + 4 <= N; i += 4) sum4(out + i, v[i], v[i + 1], v[i + 2], v[i + 3]);
-    for (; i < N; i++) out[i] = sum(v[i]);
+    constexpr int REST = N % 4;
+    if (REST) {
+        float rest[4];
+        sum4(rest, v[N - REST], REST > 1 ? v[N - REST + 1] : vf{}, REST > 2 ? v[N - REST + 2] : vf{}, vf{});
+        std::memcpy(out + N - REST, rest, REST * sizeof(float));
+    }
 }
 
 inline vf max(vf a, vf b) { return a > b ? a : b; }
@@ -171,16 +196,13 @@ inline vf exp(vf x) {
     vf clamped = x > 88.0f ? splat(88.0f) : x;
     clamped = clamped < -87.3f ? splat(-87.3f) : clamped;
     const float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it leaves a whole number in the low bits
-    vf shifted = clamped * 1.44269504088896341f + round_magic;
+    vf shifted = fma(clamped, splat(1.44269504088896341f), splat(round_magic));
     vf n = shifted - round_magic;
-    vf r = clamped - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
+    vf r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clamped));  // ln 2 in two parts
     vf p = splat(1.9875691500e-4f);  // minimax polynomial of the Cephes library
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    for (float coefficient : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+        p = fma(p, r, splat(coefficient));
+    p = fma(p * r, r, r) + 1.0f;
     vi power = (cast_bits<vi>(shifted) << 23) + (127 << 23);
     vf result = p * cast_bits<vf>(power);
     result = x < -87.3f ? vf{} : result;

@@ -117,8 +117,8 @@ class Ssd {
             if (v * LANES >= padded) break;
             vf bv = load(bt + v * LANES), cv = load(ct + v * LANES);
             for (int r = 0; r < R; r++) {
-                s[r][v] = s[r][v] * keep + add[r] * bv;
-                y[r] += s[r][v] * cv;
+                s[r][v] = fma(add[r], bv, s[r][v] * keep);
+                y[r] = fma(s[r][v], cv, y[r]);
             }
         }
         sum_all<R>(sums, y);

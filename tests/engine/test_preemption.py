@@ -1,0 +1,66 @@
+"""CASES 30 with a real model: who was preempted starts over from nothing, and nobody can tell from the answer."""
+
+import pytest
+
+from plait_engine.state.ledger import Poison
+from tests.engine.tiny import (
+    KINDS,
+    VOCAB,
+    Load,
+    ask,
+    check_against_oracle,
+    greedy,
+    oracle,
+    prompt_of,
+    run,
+    seeded,
+    table_of,
+    tiny_engine,
+)
+
+LOOPS = pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlapped"])
+SLABS = {"granite": (14, 10), "qwen3_5": (14, 10), "gemma3": (14, 11), "lfm2": (28, 17)}
+"""So few slabs that the younger of two is preempted once, and more than once."""
+
+
+@LOOPS
+@pytest.mark.parametrize("often", [False, True], ids=["once", "often"])
+@pytest.mark.parametrize("name", KINDS)
+def test_preempted_sequences_give_the_oracles_answer(name: str, often: bool, overlap: bool) -> None:
+    engine = tiny_engine(name, slabs=SLABS[name][often], overlap=overlap, poison=Poison.NAN)
+    sampling = greedy(24, prompt_logprobs=VOCAB)
+    requests = [
+        ask("old", prompt_of(9, seed=1), sampling),
+        ask("young", prompt_of(7, seed=2), seeded(24, seed=5, prompt_logprobs=VOCAB)),
+        ask("third", prompt_of(5, seed=3), greedy(20, repetition_penalty=1.2, presence_penalty=0.3)),
+    ]
+    answers = run(engine, *requests)
+    assert engine.scheduler.preempted >= 1 + often
+    check_against_oracle(name, answers, requests)
+    for request in requests:
+        answer = answers[request.id, 0]
+        assert len(answer.tokens) == len(answer.entries) == answer.deltas == request.sampling.max_tokens
+        assert [entry.token_id for entry in answer.entries] == answer.tokens
+    for request in requests[:2]:
+        scores = answers[request.id, 0].prompt_logprobs
+        assert scores is not None
+        assert len(scores) == len(request.prompt)
+        expected = table_of(oracle(name, request)[0].prompt_logprobs or ())
+        assert float((table_of(scores) - expected).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_prompt_scores_of_a_prompt_that_was_preempted_half_way_are_whole(after: int) -> None:
+    """Preempted in its prompt, before it had given anything."""
+    engine = tiny_engine("granite", budget=5)
+    request = ask("r", prompt_of(22, seed=2), greedy(2, prompt_logprobs=VOCAB))
+    load = Load(engine)
+    load.add(request)
+    for _ in range(after):
+        load.step()
+    engine.scheduler._preempt(engine.scheduler.running[0])
+    answers = load.finish()
+    check_against_oracle("granite", answers, [request])
+    scores, expected = (a.prompt_logprobs or () for a in (answers["r", 0], oracle("granite", request)[0]))
+    assert len(scores) == 22
+    assert float((table_of(scores) - table_of(expected)).abs().max()) < 1e-4
