@@ -16,7 +16,8 @@ T = TypeVar("T")
 class ScanTable:
     """The chunk table as scans walk it.
 
-    ``rows``    int32 ``[rows, 5]``: (start, end, chunk, sequence, first block). Rows of the chunk table, cut further where they
+    ``rows``    int32 ``[rows, 5]``: (start, end, chunk, sequence, first block). Rows of the chunk table, cut further
+    where they
                 are longer than asked for; ``chunk`` is the row of the chunk table that ends here, else -1
     ``groups``  int32 ``[groups, 3]``: (first row, end row, sequence), one for each sequence that has rows
     ``blocks``  int32 ``[blocks, 2]``: (start, end) of the blocks that rows are cut into, row after row

@@ -34,6 +34,18 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
+COUNTERS = 1 << 16
+
+
+@functools.cache
+def counters(device: torch.device) -> Tensor:
+    """int32 zeros for programs that count how many of them are done: whoever uses one leaves it at zero.
+
+    One for all kernels of a device, so kernels that use it must run one after another, on one stream.
+    """
+    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+
+
 def rows_of(x: Tensor) -> Tensor:
     """``[..., n]`` as ``[rows, n]`` with neighbouring channels side by side; copies only what cannot be viewed."""
     x = x.reshape(-1, x.shape[-1])
@@ -108,3 +120,41 @@ def decay_between(high, low, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     span = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
     return tl.exp(tl.where(at[:, None] >= at[None, :], span, MINUS_INFINITY))
+
+
+@triton.jit
+def arrive(counter, programs):
+    """Whether this is the last of ``programs`` programs to get here. What all of them stored before is then visible to
+    loads that bypass the first-level cache (``.cg``), and what they read is no longer needed."""
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1, sem="acq_rel") == programs - 1
+    if last:
+        tl.store(counter, 0)
+    tl.debug_barrier()
+    return last
+
+
+@triton.jit
+def convolved(x, weight, bias, window, c, live, dtype: tl.constexpr, BIASED: tl.constexpr, WIDTH: tl.constexpr):
+    """One token of the causal convolution for channels ``c``, through SiLU, rounded to ``dtype``; the window is left.
+
+    ``x`` is the token's row, ``weight`` ``[channels, WIDTH]``, ``window`` the slot's ``[channels, WIDTH - 1]``.
+    """
+    fresh = tl.load(x + c, mask=live, other=0.0).to(window.dtype.element_ty).to(tl.float32)
+    total = fresh * tl.load(weight + c * WIDTH + WIDTH - 1, mask=live, other=0.0).to(tl.float32)
+    if BIASED:
+        total += tl.load(bias + c, mask=live, other=0.0).to(tl.float32)
+    for j in tl.static_range(WIDTH - 1):
+        old = tl.load(window + c * (WIDTH - 1) + j, mask=live, other=0.0).to(tl.float32)
+        total += old * tl.load(weight + c * WIDTH + j, mask=live, other=0.0).to(tl.float32)
+    return silu(total).to(dtype).to(tl.float32)
+
+
+@triton.jit
+def shift_window(x, window, c, live, WIDTH: tl.constexpr):
+    """Drop the window's oldest entry and append the token's own."""
+    for j in tl.static_range(1, WIDTH - 1):
+        old = tl.load(window + c * (WIDTH - 1) + j, mask=live)
+        tl.store(window + c * (WIDTH - 1) + j - 1, old, mask=live)
+    fresh = tl.load(x + c, mask=live, other=0.0)
+    tl.store(window + c * (WIDTH - 1) + WIDTH - 2, fresh.to(window.dtype.element_ty), mask=live)

@@ -1,7 +1,7 @@
 """Where Triton kernels are tested: on the GPU if there is one, else under Triton's interpreter on the CPU.
 
-Import this before anything that imports ``triton``. Tests lay out their memory on the CPU; ``on_device`` takes a call to
-where the kernels run and brings back what they wrote, so that one test serves both.
+Import this before anything that imports ``triton``. Tests lay out their memory on the CPU; ``on_device`` takes a
+call to where the kernels run and brings back what they wrote, so that one test serves both.
 """
 
 import importlib.util
@@ -109,3 +109,17 @@ class _Move:
         if is_dataclass(value) and not isinstance(value, type):
             return replace(value, **{f.name: self.here(getattr(value, f.name)) for f in fields(value)})
         return value
+
+
+MARKS = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's NumPy warns where a GPU gives infinity
+    *([pytest.mark.gpu] if GPU else []),
+]
+
+
+def triton_kernels() -> Any:
+    """``Kernels`` of Triton implementations, for tensors on the CPU."""
+    from plait_kernels.select import Kernels
+    from plait_kernels.triton_ops import IMPLEMENTATIONS
+
+    return Kernels(**{name: on_device(op) for name, op in IMPLEMENTATIONS.items()})

@@ -2,7 +2,8 @@
 """``causal_conv`` as Triton kernels: one step of every decode, and tiles of longer pieces.
 
 Who touches a slot: of a decode, the program of its channels. Of a longer piece, only the program of the sequence's
-first tile, which reads the old window, writes what is emitted, and the new window last. So no two programs of a launch meet.
+first tile, which reads the old window, writes what is emitted, and the new window last. So no two programs of a
+launch meet.
 """
 
 import torch

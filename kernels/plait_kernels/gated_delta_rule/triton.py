@@ -1,9 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
-"""``gated_delta_rule`` as Triton kernels: one step of every decode, and the chunked WY form (section 3.3) for longer pieces.
+"""``gated_delta_rule`` as Triton kernels: one step of every decode, and the chunked WY form (section 3.3) for longer
+pieces.
 
-The chunked form takes two launches. What needs no state (norms, gates, the triangular system of each block) is computed for
-all blocks side by side; then one program for each sequence, head and part of the values walks the blocks with its part of
-the state in registers: three products with the state and one inside the block.
+The chunked form takes two launches. What needs no state (norms, gates, the triangular system of each block) is
+computed for all blocks side by side; then one program for each sequence, head and part of the values walks the
+blocks with its part of the state in registers: three products with the state and one inside the block.
 """
 
 from typing import Any
@@ -110,8 +111,8 @@ def _inverse(system, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
     """``(I + system)^-1`` for a strictly lower triangular system ``[BLOCK, BLOCK]``.
 
     Inverses of diagonal blocks of 1, 2, 4, ... rows, each from the one before: of [[A, 0], [C, D]] it is
-    [[A', 0], [-D' C A', D']]. All blocks of a size at once, picked out by a mask; no power of the system is taken, which
-    would overflow where keys are alike.
+    [[A', 0], [-D' C A', D']]. All blocks of a size at once, picked out by a mask; no power of the system is taken,
+    which would overflow where keys are alike.
     """
     i = tl.arange(0, BLOCK)[:, None]
     j = tl.arange(0, BLOCK)[None, :]
@@ -295,7 +296,8 @@ def gated_delta_rule(
     if segments.decodes:
         _step(q, k, v, a, b, a_log, dt_bias, view, slots, segments, out)
     if segments.chunks:
-        # Tensor cores multiply bf16; everything else is multiplied as fp32, fp16 because a state may be too large for it.
+        # Tensor cores multiply bf16; everything else is multiplied as fp32, fp16 because a state may be too large
+        # for it.
         if v.dtype != torch.bfloat16:
             q, k, v = q.float(), k.float(), v.float()
         _scan(q, k, v, a, b, a_log, dt_bias, view, slots, segments, out)

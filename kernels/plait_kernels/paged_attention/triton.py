@@ -1,12 +1,12 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 """``paged_attention`` as Triton kernels.
 
-Decodes: a program for each sequence, key head and part of the history (Dao et al. 2023, "Flash-Decoding"); all query heads
-of a key head are rows of one product. The step's own key and value never make the detour over the page: the program reads
-them as inputs, and one program of each sequence and head stores them.
+Decodes: a program for each sequence, key head and part of the history (Dao et al. 2023, "Flash-Decoding"); all query
+heads of a key head are rows of one product. The step's own key and value never make the detour over the page: the
+program reads them as inputs, and one program of each sequence and head stores them.
 
-Longer pieces: keys and values are stored first, then tiles of queries walk the pages. Where there are few tiles with long
-histories, they are split like decodes.
+Longer pieces: keys and values are stored first, then tiles of queries walk the pages. Where there are few tiles with
+long histories, they are split like decodes.
 
 Parts leave (maximum, sum, weighted values) in base 2; ``_combine`` joins them.
 """
@@ -102,7 +102,8 @@ def _attend(
     DV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Online softmax over positions ``[begin, stop)``; entries outside are not read. Unless ``MASKED``, every row sees all."""
+    """Online softmax over positions ``[begin, stop)``; entries outside are not read. Unless ``MASKED``, every row
+    sees all."""
     i = tl.arange(0, D)
     j = tl.arange(0, DV)
     for first in range(begin, stop, KEYS):
@@ -392,8 +393,8 @@ def _prefill(
         # All rows see what lies before the tile's first token: whole steps of it need no mask.
         middle = begin + tl.maximum(tl.minimum(lowest + 1, stop) - begin, 0) // KEYS * KEYS
         best, total, acc = _attend(
-            query, seen_first, position, best, total, acc, begin, middle, pages, k_view, v_view, k_page, k_entry, v_page,
-            v_entry, key_dim, value_dim, scale, softcap, CAPPED, False, PAGE, KEYS, D, DV, PRECISION,
+            query, seen_first, position, best, total, acc, begin, middle, pages, k_view, v_view, k_page, k_entry,
+            v_page, v_entry, key_dim, value_dim, scale, softcap, CAPPED, False, PAGE, KEYS, D, DV, PRECISION,
         )  # fmt: skip
     best, total, acc = _attend(
         query, seen_first, position, best, total, acc, middle, stop, pages, k_view, v_view, k_page, k_entry, v_page,

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
-"""``rotary`` as a Triton kernel, alone and with the norm over each head before it."""
+"""``rotary`` as a Triton kernel."""
 
 import torch
 import triton
@@ -13,17 +13,18 @@ TILE = 2048
 
 
 @triton.jit
-def _norm_rotary(
-    x,
+def turn_heads(
+    x,  # at the token
     weight,
-    positions,
-    cos_sin,
     out,
+    token,
+    position,
+    cos_sin,
+    first,
     heads,
     dim,
     half,  # of the channels that turn
-    x_token,
-    x_head,
+    head_stride,
     table_stride,
     eps,
     offset,
@@ -32,12 +33,13 @@ def _norm_rotary(
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    """Norm, then rotate, heads ``[first, first + HEADS)`` of a token."""
+    head = first + tl.arange(0, HEADS)
     at = tl.arange(0, BLOCK)
     live = (head < heads)[:, None] & (at < dim)[None, :]
-    line = x + token * x_token + (head * x_head)[:, None]
+    line = x + (head * head_stride)[:, None]
     value = tl.load(line + at[None, :], mask=live, other=0.0).to(tl.float32)
+    scale = tl.full((HEADS, 1), 1.0, tl.float32)
     if NORMED:
         factor = tl.load(weight + at, mask=at < dim, other=0.0).to(tl.float32) + offset
         scale = tl.math.rsqrt(tl.sum(value * value, axis=1) / dim + eps)[:, None]
@@ -51,7 +53,7 @@ def _norm_rotary(
         if NORMED:
             pair = tl.load(weight + other, mask=turns, other=0.0).to(tl.float32) + offset
             partner = (partner * scale * pair[None, :]).to(out.dtype.element_ty).to(tl.float32)
-        row = cos_sin + tl.load(positions + token).to(tl.int64) * table_stride
+        row = cos_sin + position * table_stride
         angle = tl.where(at < half, at, at - half)
         cos = tl.load(row + angle, mask=turns, other=1.0)
         sin = tl.load(row + half + angle, mask=turns, other=0.0)
@@ -61,42 +63,55 @@ def _norm_rotary(
     tl.store(place, value.to(out.dtype.element_ty), mask=live)
 
 
-def _launch(x: Tensor, weight: Tensor | None, eps: float, offset: float, positions: Tensor, table: Tensor) -> Tensor:
+@triton.jit
+def _rotary(
+    x,
+    positions,
+    cos_sin,
+    out,
+    heads,
+    dim,
+    half,
+    token_stride,
+    head_stride,
+    table_stride,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    position = tl.load(positions + token).to(tl.int64)
+    turn_heads(
+        x + token * token_stride, x, out, token, position, cos_sin, tl.program_id(1) * HEADS, heads, dim, half,
+        head_stride, table_stride, 0.0, 0.0, False, True, HEADS, BLOCK,
+    )  # fmt: skip
+
+
+def heads_together(heads: int, dim: int) -> tuple[int, int, int]:
+    """(heads of a program, block of channels, warps)."""
+    block = power_of_two(dim)
+    together = min(power_of_two(heads), max(1, TILE // block))
+    return together, block, max(1, together * block // 512)
+
+
+def rotary(x: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
     x = dense_last(x)
     tokens, heads, dim = x.shape
     out = torch.empty(tokens, heads, dim, dtype=x.dtype, device=x.device)
     if tokens:
-        block = power_of_two(dim)
-        together = min(power_of_two(heads), max(1, TILE // block))
-        _norm_rotary[(tokens, triton.cdiv(heads, together))](
+        together, block, warps = heads_together(heads, dim)
+        _rotary[(tokens, triton.cdiv(heads, together))](
             x,
-            x if weight is None else weight,
             positions,
-            table,
+            cos_sin,
             out,
             heads,
             dim,
-            table.shape[-1] // 2,
+            cos_sin.shape[-1] // 2,
             x.stride(0),
             x.stride(1),
-            table.stride(0),
-            eps,
-            offset,
-            NORMED=weight is not None,
-            ROTARY=table.shape[-1] > 0,
+            cos_sin.stride(0),
             HEADS=together,
             BLOCK=block,
-            num_warps=max(1, together * block // 512),
+            num_warps=warps,
         )
     return out
-
-
-def rotary(x: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
-    return _launch(x, None, 0.0, 0.0, positions, cos_sin)
-
-
-def norm_rotary(
-    x: Tensor, weight: Tensor, eps: float, positions: Tensor, cos_sin: Tensor, *, offset: float = 0.0
-) -> Tensor:
-    """``rotary(rms_norm(x, weight, eps, offset=offset), positions, cos_sin)`` in one launch."""
-    return _launch(x, weight, eps, offset, positions, cos_sin)

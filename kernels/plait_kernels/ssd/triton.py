@@ -500,7 +500,8 @@ def _scan(call: _Call) -> None:
 
 
 def _cut(segments: Segments, programs_per_row: int, processors: int, block: int) -> int | None:
-    """The longest row, where whole sequences would leave most of the GPU idle for long; None to leave rows as they are."""
+    """The longest row, where whole sequences would leave most of the GPU idle for long; None to leave rows as they
+    are."""
     tokens = segments.tokens - segments.decodes
     sequences = len({chunk.sequence for chunk in segments.chunks})
     longest = max(
@@ -510,4 +511,4 @@ def _cut(segments: Segments, programs_per_row: int, processors: int, block: int)
     if longest < 2 * LEAST_CUT_ROW or sequences * programs_per_row >= 2 * processors:
         return None
     wanted = max(1, 4 * processors // programs_per_row)
-    return max(LEAST_CUT_ROW, triton.cdiv(triton.cdiv(tokens, wanted), block) * block)
+    return max(LEAST_CUT_ROW, -(-tokens // (wanted * block)) * block)

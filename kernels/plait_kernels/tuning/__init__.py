@@ -1,7 +1,7 @@
 """Launch configurations: what was measured best for a kernel, a shape and a GPU, with a safe default for all others.
 
-Tables are JSON, one per GPU: ``{"kernels": {kernel: {key: {name: value}}}}``. Those of GPUs that we measured lie in this
-folder; a table in the user's cache folder goes before them. Nothing is ever tuned while a request waits.
+Tables are JSON, one per GPU: ``{"kernels": {kernel: {key: {name: value}}}}``. Those of GPUs that we measured lie in
+this folder; a table in the user's cache folder goes before them. Nothing is ever tuned while a request waits.
 """
 
 import json
