@@ -95,8 +95,7 @@ class _Counts:
 
     def exposure(self, now: float) -> Floats:
         under_way: Floats = np.array(self.open) * now - np.array(self.entered)
-        total: Floats = self.seconds + under_way.clip(0.0)
-        return total
+        return self.seconds + under_way.clip(0.0)
 
 
 class Sighting(NamedTuple):
