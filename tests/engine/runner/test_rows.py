@@ -27,7 +27,7 @@ def test_tables_follow_sequences_through_windows_growth_and_change_of_owner() ->
         position = 0
         while position < rng.randint(1, 100):
             step = rng.randint(1, min(9, 100 - position))
-            state.pass_windows(Position(position))
+            state.pass_windows(Position(position), ledger)
             taken = ledger.take(state.growth_demand(position + step))
             assert taken is not None
             state.grow(position + step, taken)
