@@ -1,7 +1,9 @@
 """Which implementation of each op runs here, and why."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -10,6 +12,7 @@ from plait_kernels.causal_conv.reference import causal_conv
 from plait_kernels.cpu.build import Build, BuildError, Target, target
 from plait_kernels.cpu.kernels import compiled_ops
 from plait_kernels.cpu.library import DTYPES, Library
+from plait_kernels.cpu.tape import NotReplayableError, Recording, record
 from plait_kernels.gated_activation import GatedActivation
 from plait_kernels.gated_activation.reference import gated_activation
 from plait_kernels.gated_delta_rule import GatedDeltaRule
@@ -28,6 +31,8 @@ from plait_kernels.sampling import ComputeLogprobs, Penalise, Sample
 from plait_kernels.sampling.reference import logprobs, penalise, sample
 from plait_kernels.ssd import Ssd
 from plait_kernels.ssd.reference import ssd
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,16 @@ class Kernels:
             self._stay(str(error))
         self._build = None
         return True
+
+    def record(self, step: Callable[[], T]) -> Recording[T]:
+        """Run ``step`` and keep its calls, to be made again without Python in between: see ``plait_kernels.cpu.tape``.
+
+        For decode steps whose inputs always lie in the same tensors, like a captured graph on a GPU. Raises
+        ``NotReplayableError`` where there are no compiled kernels, or where the step's course depends on values.
+        """
+        if self._library is None:
+            raise NotReplayableError("no compiled kernels")
+        return record(self._library, step)
 
     def close(self) -> None:
         """End what still runs in the background."""

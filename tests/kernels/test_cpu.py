@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plait_kernels.cpu import build
+from plait_kernels.cpu.tape import NotReplayableError
 from plait_kernels.select import Kernels, select
 from plait_kernels.storage import Slots
 from tests.kernels import test_paged_attention as attention
@@ -106,6 +107,39 @@ def test_the_number_of_threads_changes_nothing(kernels: Kernels) -> None:
     kernels.upgrade()
     together = results()
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_a_recorded_step_follows_its_inputs(kernels: Kernels) -> None:
+    """Compiled ops and PyTorch's own, views between them, and a state that goes on from replay to replay."""
+    scan = Conv(channels=24)
+    stage = Stage(scan, [Piece(5, 1), Piece(8, 1)], [])
+    table, ids, weight = normal(seeded(0), 9, 48), torch.tensor([3, 4]), normal(seeded(1), 24, 24)
+
+    def step() -> Tensor:
+        left, right = (torch.nn.functional.embedding(ids, table) * 3.0).chunk(2, dim=-1)
+        mixed = scan.run(kernels, {"x": left}, stage.view, stage.slots, stage.segments)
+        return kernels.linear(kernels.gated_activation(mixed, right, "silu"), weight)
+
+    start = stage.memory.bytes.clone()
+    recording = kernels.record(step)
+    for tokens in ([1, 2], [8, 8], [0, 7]):
+        ids.copy_(torch.tensor(tokens))
+        stage.memory.bytes.copy_(start)
+        expected = step()
+        after = stage.memory.bytes.clone()
+        stage.memory.bytes.copy_(start)
+        recording.run()
+        assert torch.equal(recording.result, expected)
+        assert torch.equal(stage.memory.bytes, after)
+
+
+def test_a_step_that_looks_at_a_value_is_not_recorded(kernels: Kernels) -> None:
+    x = normal(seeded(0), 2, 8)
+    with pytest.raises(NotReplayableError, match="_local_scalar_dense"):
+        kernels.record(lambda: kernels.rms_norm(x, None, 1e-6) if float(x[0, 0]) > 9 else x)
+    assert torch.equal(kernels.record(lambda: x * 2).result, x * 2)
+    with pytest.raises(NotReplayableError, match="no compiled kernels"):
+        Kernels().record(lambda: x)
 
 
 @pytest.fixture

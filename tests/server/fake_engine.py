@@ -50,6 +50,8 @@ class FakeEngine(EngineClient):
         self.error_at_step: int | None = None
         self.die_at_step: int | None = None
         self.cached_tokens = 0
+        self.ignores_aborts = False
+        """As if deltas had been on their way already when the abort was sent."""
         self.current = EngineStats()
         self.requests: list[Request] = []
         self.aborted: list[tuple[str, int | None]] = []
@@ -98,6 +100,8 @@ class FakeEngine(EngineClient):
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         self.aborted.append((request_id, index))
+        if self.ignores_aborts:
+            return
         if index is None:
             self.running.pop(request_id, None)
         else:
@@ -161,7 +165,8 @@ class FakeEngine(EngineClient):
             logprobs=self._rows(request, ids, first),
             finish_reason=reason,
             stop_reason=stop_reason if reason is FinishReason.STOP else None,
-            cached_tokens=self.cached_tokens if first == 0 else 0,
+            # Further sequences of a request reuse what the first one has just computed.
+            cached_tokens=0 if first else self.cached_tokens if index == 0 else len(request.prompt) - 1,
             prompt_logprobs=self._prompt_rows(request) if first == 0 else None,
             error=error,
         )

@@ -111,7 +111,7 @@ async def test_half_a_character_is_written_as_its_bytes(
 
 
 async def test_stream_and_whole_answer_carry_the_same(client: httpx.AsyncClient) -> None:
-    body = {"n": 3, "max_tokens": 9, "logprobs": True, "top_logprobs": 2}
+    body: dict[str, Any] = {"n": 3, "max_tokens": 9, "logprobs": True, "top_logprobs": 2}
     whole = await chat(client, **body)
     stream = await streamed(client, **body, stream_options={"include_usage": True})
     assert stream.done

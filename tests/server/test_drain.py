@@ -126,7 +126,7 @@ def test_what_is_not_done_after_the_grace_time_is_told_so() -> None:
         server.ask(stream=True, max_tokens=10_000)
         server.ask(stream=False, max_tokens=10_000)
         server.signal()
-        assert server.end(5) == 0
+        assert server.end(3) == 0  # the web server's own way to end them takes longer
         streamed, whole = sorted(server.answers, key=lambda answer: "event-stream" not in str(answer.headers))  # type: ignore[union-attr]
         assert isinstance(streamed, httpx.Response)
         assert isinstance(whole, httpx.Response)

@@ -106,6 +106,21 @@ async def test_only_the_choice_that_stopped_is_ended_in_the_engine(
     assert engine.sequences_running == 0
 
 
+async def test_what_was_on_its_way_when_a_choice_stopped_is_dropped(
+    client: httpx.AsyncClient, engine: FakeEngine, tokenizer: TextTokenizer
+) -> None:
+    texts = ["a STOP and very much more of it", "something else that goes on for longer than the other"]
+    planned = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    engine.tokens = lambda _, index: planned[index]
+    expected, _ = await both_ways(client, stop=["STOP"], n=2)
+    engine.ignores_aborts = True
+    late, stream = await both_ways(client, stop=["STOP"], n=2)
+    assert late["choices"] == expected["choices"]
+    assert late["usage"] == expected["usage"]
+    assert stream.finish_reasons() == {0: ["stop"], 1: ["stop"]}
+    assert engine.sequences_running == 0
+
+
 @pytest.mark.usefixtures("ids")
 async def test_chats_stop_too(client: httpx.AsyncClient) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "stop": ["braid"], "max_tokens": 100}

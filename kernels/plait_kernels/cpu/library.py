@@ -25,6 +25,7 @@ class Library:
         self._library = ctypes.CDLL(str(path))
         self.lanes = int(self._library.plait_lanes())
         self._threads = 0
+        self._listener: Callable[[int, bytes], None] | None = None
         self.follow_threads()
 
     def op(self, name: str, fields: str) -> Callable[..., None]:
@@ -33,8 +34,28 @@ class Library:
         function.argtypes = (ctypes.c_char_p,)
         function.restype = None
         pack = struct.Struct("=" + fields).pack
-        # One packed argument instead of many: ctypes converts each one for about 100 ns.
-        return lambda *values: function(pack(*values))
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+
+        def call(*values: float) -> None:
+            # One packed argument instead of many: ctypes converts each one for about 100 ns.
+            arguments = pack(*values)
+            function(arguments)
+            if self._listener is not None:
+                self._listener(address, arguments)
+
+        return call
+
+    def listen(self, listener: Callable[[int, bytes], None] | None) -> None:
+        """From now on tell ``listener`` of every call: the op's address and its packed arguments."""
+        self._listener = listener
+
+    def replay(self, calls: list[tuple[int, bytes]]) -> Callable[[], None]:
+        """All the calls as one."""
+        addresses = (ctypes.c_void_p * len(calls))(*(address for address, _ in calls))
+        arguments = (ctypes.c_char_p * len(calls))(*(packed for _, packed in calls))
+        count = ctypes.c_int64(len(calls))
+        function = self._library.plait_replay
+        return lambda: function(count, addresses, arguments) and None
 
     def follow_threads(self) -> None:
         """Take over what ``torch.set_num_threads`` has said since the last call."""

@@ -17,6 +17,12 @@ def stream(detokenizer: Detokenizer, token_ids: list[int]) -> list[str]:
     return [*(detokenizer.push(token_id) for token_id in token_ids), detokenizer.finish()]
 
 
+def id_of(tokenizer: TextTokenizer, token: str) -> int:
+    token_id = tokenizer._tokenizer.token_to_id(token)
+    assert token_id is not None
+    return token_id
+
+
 @pytest.fixture(scope="module")
 def fallback() -> TextTokenizer:
     """As SentencePiece models are converted: ``▁`` for spaces, single bytes for what has no token."""
@@ -74,7 +80,7 @@ def test_special_tokens_are_skipped_unless_wanted(tokenizer: TextTokenizer) -> N
 @settings(max_examples=200, deadline=None)
 @given(text=st.text("ab é日🙂", max_size=20))
 def test_window_text_of_valid_tokens_is_the_full_decode(fallback: TextTokenizer, text: str) -> None:
-    ids = [fallback._tokenizer.token_to_id("▁go")]
+    ids = [id_of(fallback, "▁go")]
     for character in text:
         known = fallback._tokenizer.token_to_id(character.replace(" ", "▁"))
         ids += [known] if known is not None else [1 + byte for byte in character.encode()]
@@ -85,7 +91,7 @@ def test_window_text_of_valid_tokens_is_the_full_decode(fallback: TextTokenizer,
 
 
 def test_a_window_keeps_the_space_of_the_first_word_after_a_prompt(fallback: TextTokenizer) -> None:
-    go, on = (fallback._tokenizer.token_to_id(word) for word in ("▁go", "▁on"))
+    go, on = (id_of(fallback, word) for word in ("▁go", "▁on"))
     assert stream(fallback.detokenizer([go]), [on]) == [" on", ""]
     assert stream(fallback.detokenizer(), [go, on]) == ["go", " on", ""]
 
@@ -98,12 +104,12 @@ def test_a_window_does_not_hold_a_run_of_invalid_bytes_for_ever(fallback: TextTo
 
 
 def test_a_window_does_not_grow_with_skipped_special_tokens(fallback: TextTokenizer) -> None:
-    end = fallback._tokenizer.token_to_id("<end>")
+    end = id_of(fallback, "<end>")
     detokenizer = fallback.detokenizer()
     assert isinstance(detokenizer, WindowDetokenizer)
     assert set(stream(detokenizer, [end] * 200)) == {""}
     assert len(detokenizer._window) <= 2 * MAX_HELD_TOKENS
-    assert "".join(stream(detokenizer, [end, *[fallback._tokenizer.token_to_id("a")] * 2])) == "aa"
+    assert "".join(stream(detokenizer, [end, *[id_of(fallback, "a")] * 2])) == "aa"
 
 
 def test_the_standard_decoder_replaces_invalid_bytes_as_the_library_does(tokenizer: TextTokenizer) -> None:

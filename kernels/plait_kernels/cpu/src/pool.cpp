@@ -11,7 +11,12 @@
 namespace plait {
 namespace {
 
-constexpr auto LOOK_FOR = std::chrono::microseconds(60);
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+constexpr auto LOOK_FOR = microseconds(60);
+constexpr auto STALL = microseconds(100);  // no task takes so long to end when its thread has a core
+constexpr auto SHORTEST_REST = microseconds(20000), LONGEST_REST = microseconds(640000);
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -35,7 +40,7 @@ class Pool {
 
     void run(int64_t n, Task task, const void* context) {
         std::unique_lock<std::mutex> caller(calling_, std::try_to_lock);
-        if (!caller.owns_lock() || size() <= 1 || n <= 1) {
+        if (!caller.owns_lock() || size() <= 1 || n <= 1 || resting()) {
             for (int64_t i = 0; i < n; i++) task(context, i);
             return;
         }
@@ -49,10 +54,26 @@ class Pool {
         }
         take_tasks();
         open_.store(false);
-        while (inside_.load() > 0) pause();
+        if (inside_.load() > 0) wait_for_helpers();
     }
 
   private:
+    // A helper that lost its core while it held a task: the machine has other things to do, so the caller works alone
+    // for a while, longer each time it happens again.
+    void wait_for_helpers() {
+        auto begin = Clock::now();
+        for (int i = 1; inside_.load() > 0; i++) {
+            pause();
+            if (i % 64 == 0 && Clock::now() - begin > STALL / 2) std::this_thread::sleep_for(microseconds(20));  // lend it this core
+        }
+        auto end = Clock::now();
+        if (end - begin < STALL) return;
+        rest_ = end - rest_until_ < 4 * rest_ ? (rest_ * 2 < LONGEST_REST ? rest_ * 2 : LONGEST_REST) : SHORTEST_REST;
+        rest_until_ = end + rest_;
+    }
+
+    bool resting() const { return rest_until_ > Clock::time_point{} && Clock::now() < rest_until_; }
+
     void take_tasks() {
         for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) task_(context_, i);
     }
@@ -69,14 +90,14 @@ class Pool {
     }
 
     uint64_t await_change(uint64_t seen) {
-        auto until = std::chrono::steady_clock::now() + LOOK_FOR;
+        auto until = Clock::now() + LOOK_FOR;
         do {
             for (int i = 0; i < 16; i++) {
                 uint64_t now = generation_.load();
                 if (now != seen) return now;
                 pause();
             }
-        } while (std::chrono::steady_clock::now() < until);
+        } while (Clock::now() < until);
         std::unique_lock<std::mutex> lock(sleep_);
         sleeping_.fetch_add(1);
         wake_.wait(lock, [&] { return generation_.load() != seen; });
@@ -90,6 +111,8 @@ class Pool {
     std::atomic<int64_t> next_{0};
     std::atomic<int> inside_{0}, sleeping_{0}, wanted_{1};
     std::atomic<bool> open_{false};
+    microseconds rest_ = SHORTEST_REST;
+    Clock::time_point rest_until_{};
     int started_ = 0;
     Task task_ = nullptr;
     const void* context_ = nullptr;
@@ -107,6 +130,11 @@ Pool& pool() {
 int threads() { return pool().size(); }
 
 void run_tasks(int64_t n, Task task, const void* context) { pool().run(n, task, context); }
+
+// The ops at `functions`, each with its arguments, one after another.
+extern "C" void plait_replay(int64_t count, void (*const* functions)(const void*), const void* const* arguments) {
+    for (int64_t i = 0; i < count; i++) functions[i](arguments[i]);
+}
 
 extern "C" int plait_lanes() { return LANES; }
 extern "C" void plait_set_threads(int64_t threads) { pool().resize(int(threads)); }

@@ -1,0 +1,117 @@
+"""A step as a list of calls that can be made again without Python in between.
+
+A small model's decode step is a hundred calls of a few microseconds of work each, and Python between them costs as much
+again. Where the same step comes back (a decode of the same number of sequences, its inputs in the same tensors), its
+calls are recorded once and replayed: compiled ops as one call for all of them, PyTorch's own ops one by one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from plait_kernels.cpu.library import Library
+
+T = TypeVar("T")
+
+
+class NotReplayableError(Exception):
+    """The step looked at a value on the way, so the next one may take another course."""
+
+
+@dataclass(frozen=True)
+class Recording(Generic[T]):
+    """``run`` makes the recorded calls again, on whatever the input tensors hold now; ``result`` then holds what the
+    step returned. Buffers in between belong to the recording."""
+
+    result: T
+    run: Callable[[], None]
+
+
+def record(library: Library, step: Callable[[], T]) -> Recording[T]:
+    """Run ``step`` once and keep its calls.
+
+    What it may depend on: contents of tensors that exist before and stay where they are. Numbers that Python read off
+    them or off their shapes are part of the recording. Raises ``NotReplayableError`` where the step reads a value off
+    a tensor that it computed or was given.
+    """
+    tape = _Tape()
+    library.listen(tape.add_call)
+    try:
+        with tape:
+            result = step()
+    finally:
+        library.listen(None)
+    return Recording(result, tape.sealed(library))
+
+
+class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._steps: list[Callable[[], None] | tuple[int, bytes]] = []
+        self._kept: list[Any] = []
+
+    def add_call(self, address: int, arguments: bytes) -> None:
+        self._steps.append((address, arguments))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        # Memory that compiled ops were given must stay theirs.
+        self._kept.append(result)
+        if func.namespace != "aten" or func._schema.name in ("aten::_local_scalar_dense", "aten::item"):
+            raise NotReplayableError(f"the step calls {func}")
+        if not _allocates_or_views(func):
+            self._steps.append(_again(func, args, kwargs, result))
+        return result
+
+    def sealed(self, library: Library) -> Callable[[], None]:
+        steps: list[Callable[[], None]] = []
+        calls: list[tuple[int, bytes]] = []
+        for step in [*self._steps, None]:
+            if isinstance(step, tuple):
+                calls.append(step)
+                continue
+            if calls:
+                steps.append(library.replay(calls))
+                calls = []
+            if step is not None:
+                steps.append(step)
+        kept = self._kept
+
+        def run() -> None:
+            assert kept is not None  # the recording owns its buffers
+            with torch.inference_mode():
+                for step in steps:
+                    step()
+
+        return run
+
+
+def _allocates_or_views(func: Any) -> bool:
+    schema = func._schema
+    if schema.name in ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"):
+        return True
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+def _again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Callable[[], None]:
+    """The same op on the same tensors, its results put where they were the first time."""
+    if func._schema.is_mutable:
+        return lambda: func(*args, **kwargs)
+    alone = isinstance(result, Tensor)
+    results = (result,) if alone else result
+    if not isinstance(results, tuple | list) or not all(isinstance(part, Tensor) for part in results):
+        raise NotReplayableError(f"the step calls {func}")
+
+    def again() -> None:
+        fresh = func(*args, **kwargs)
+        for old, new in zip(results, (fresh,) if alone else fresh, strict=True):
+            old.copy_(new)
+
+    return again
