@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import uvicorn
+
 from plait_engine.client import EngineClient, EngineInfo, EngineStats
 from plait_engine.request import Delta, FinishReason, Request
 from plait_server.app import create_app
@@ -22,7 +23,6 @@ from plait_server.config import ServerConfig
 from plait_server.serve import uvicorn_config
 from plait_server.text.model_text import ModelText
 from plait_server.text.tokenizer import TextTokenizer
-
 from tests.server.tiny_text import TEMPLATE, byte_level_tokenizer
 
 STEP_SECONDS = 0.02

@@ -26,6 +26,8 @@ class Job:
     cache_salt: str = ""
     include_stop: bool = False
     skip_special_tokens: bool = True
+    marks: tuple[int, ...] = ()
+    """Positions in the only prompt where later ones may go on from."""
     offsets: tuple[int, ...] = ()
     """Per prompt, the length of text that precedes the generated one in the answer (echo)."""
 
@@ -96,6 +98,7 @@ class Generation:
             n=job.n,
             priority=job.priority,
             cache_salt=job.cache_salt,
+            marks=job.marks,
         )
         end_ids = end_ids_of(self.engine.info.eos_token_ids, job.sampling)
         choices = [

@@ -1,14 +1,14 @@
 """From a validated body to a job: prompts as token ids that fit, and sampling with the model's defaults."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from plait_engine.request import SamplingParams
 from plait_server.errors import ApiError, bad
 from plait_server.front import FrontEnd
 from plait_server.protocol.chat import TemplateFields
 from plait_server.protocol.common import GenerationBody
-from plait_server.text.chat_template import TemplateFailed
+from plait_server.text.chat_template import ChatTemplate, TemplateFailed
 
 Value = TypeVar("Value")
 
@@ -65,13 +65,27 @@ async def chat_prompt(front: FrontEnd, body: TemplateFields, **kwargs: object) -
     check_chars(front, sum(message.chars() for message in body.messages), "messages")
     try:
         return template.render(
-            [message.for_template(parts=template.wants_parts) for message in body.messages],
+            template_messages(template, body),
             add_generation_prompt=body.opens_reply,
             continue_final_message=bool(body.continue_final_message),
             kwargs=kwargs,
         )
     except TemplateFailed as error:
         raise bad("messages", f"the model's chat template does not take them: {error}") from error
+
+
+def template_messages(template: ChatTemplate, body: TemplateFields) -> list[dict[str, Any]]:
+    return [message.for_template(parts=template.wants_parts) for message in body.messages]
+
+
+def chat_marks(
+    front: FrontEnd, body: TemplateFields, text: str, ids: Sequence[int], **kwargs: object
+) -> tuple[int, ...]:
+    """Where the conversation is worth a checkpoint; nowhere when its last message is to be continued."""
+    template, marks = front.text.template, front.text.marks
+    if template is None or marks is None or not body.opens_reply:
+        return ()
+    return marks.of(template_messages(template, body), kwargs, text, ids)
 
 
 def token_limit(prompt_tokens: int, asked: int | None, limit: int, *, default: int | None, params: Params) -> int:

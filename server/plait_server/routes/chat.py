@@ -11,7 +11,7 @@ from plait_server.answers.head import Head
 from plait_server.body import StrictRoute
 from plait_server.front import Front, FrontEnd
 from plait_server.generation import Job
-from plait_server.prepare import Params, chat_prompt, prompt_ids, sampling, token_limit
+from plait_server.prepare import Params, chat_marks, chat_prompt, prompt_ids, sampling, token_limit
 from plait_server.protocol.chat import ChatBody
 from plait_server.protocol.errors import GENERATED
 from plait_server.streaming import EventStream
@@ -48,6 +48,7 @@ async def job_of(front: FrontEnd, body: ChatBody) -> Job:
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
         include_stop=bool(body.include_stop_str_in_output),
+        marks=chat_marks(front, body, text, prompt, **body.template_kwargs),
         skip_special_tokens=body.skip_special_tokens is not False,
     )
 

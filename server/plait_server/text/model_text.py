@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from plait_engine.request import SamplingParams
 from plait_server.text.chat_template import ChatTemplate
+from plait_server.text.marks import ChatMarks
 from plait_server.text.tokenizer import TextTokenizer
 
 
@@ -45,6 +47,11 @@ class ModelText:
     template: ChatTemplate | None = None
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     special_tokens: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def marks(self) -> ChatMarks | None:
+        """Finds where chat prompts are worth a checkpoint."""
+        return ChatMarks(self.template, self.tokenizer) if self.template is not None else None
 
     @classmethod
     def load(cls, folder: Path) -> "ModelText":
