@@ -22,11 +22,14 @@ from plait_engine.scheduler.step_plan import Row
 from plait_engine.state.arena import Arena
 from plait_engine.state.ledger import Ledger
 from plait_engine.state.pools import choose_slab_bytes
+from plait_engine.state.prefix_cache import PrefixCache
 from plait_engine.state.spec import PagedSpec, SlotSpec, StateGroup, TensorSpec, group_specs
+from plait_engine.state.unit_copy import UnitCopier
 from plait_kernels.select import Kernels
 
 VOCAB = 8192
 LENGTH = 2048
+CPU = torch.device("cpu")
 
 
 def hybrid_groups() -> tuple[StateGroup, ...]:
@@ -54,12 +57,13 @@ def make_engine(sequences: int, sampling: SamplingParams) -> Engine:
     """An engine in which ``sequences`` of about ``LENGTH`` / 2 tokens are decoding."""
     groups = hybrid_groups()
     slab = choose_slab_bytes(groups)
-    ledger = Ledger(Arena(slab * 400, torch.device("cpu")), groups)
+    ledger = Ledger(Arena(slab * 400, CPU), groups)
     limits = SchedulerLimits(max_batch_tokens=8192, max_seqs=sequences, max_model_len=LENGTH)
     tables = RowTables(groups, ledger.reserved, sequences, LENGTH)
     kernels = Kernels(sample=lambda logits, params: torch.zeros(len(logits), dtype=torch.int64))  # noqa: ARG005
-    runner = ModelRunner(NoModel(), kernels, tables, torch.device("cpu"), decode_padding=1, eos_token_ids=())  # type: ignore[arg-type]
-    engine = Engine(Scheduler(limits, ledger), runner, (), overlap=False)
+    copier = UnitCopier(ledger.arena, groups)
+    runner = ModelRunner(NoModel(), kernels, tables, CPU, copier=copier, decode_padding=1, eos_token_ids=())  # type: ignore[arg-type]
+    engine = Engine(Scheduler(limits, PrefixCache.disabled(ledger)), runner, (), overlap=False)
     for i in range(sequences):
         prompt = tuple((7 * i + j) % VOCAB for j in range(LENGTH // 2 - i))
         engine.add(Request(id=str(i), prompt=prompt, sampling=sampling))

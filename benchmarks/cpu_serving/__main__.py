@@ -56,8 +56,8 @@ async def measure(arguments: argparse.Namespace) -> Results:
                 baselines.append(Transformers(arguments.model, dtype, arguments.threads))
                 stack.callback(baselines[-1].close)
         for gguf in arguments.gguf:
-            for slots in (4, 16):
-                servers.append(stack.enter_context(llama(arguments.llama_server, gguf, slots, arguments.threads)))
+            contenders = (llama(arguments.llama_server, gguf, slots, arguments.threads) for slots in (4, 16))
+            servers.extend(map(stack.enter_context, contenders))
         for server in servers:
             results[server.name]["start, s"].append(server.start_seconds)
         for run in track(range(arguments.runs + 1), "measuring (the first round warms up)"):

@@ -42,14 +42,15 @@ async def stream(client: httpx.AsyncClient, server: Server, prompt: list[int], t
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, **server.extra}
     if server.name.startswith("plait"):
         body["model"] = await _model(client, server)
-    arrivals: list[float] = []
     started = time.perf_counter()
     async with client.stream("POST", server.url + "/v1/completions", json=body, timeout=600) as response:
         if response.status_code != 200:
             raise RuntimeError(f"{server.name}: {(await response.aread()).decode()[:300]}")
-        async for line in response.aiter_lines():
-            if line.startswith("data: {") and json.loads(line[6:]).get("choices"):
-                arrivals.append(time.perf_counter() - started)
+        arrivals = [
+            time.perf_counter() - started
+            async for line in response.aiter_lines()
+            if line.startswith("data: {") and json.loads(line[6:]).get("choices")
+        ]
     return Stream(tuple(arrivals), tokens)
 
 

@@ -44,6 +44,11 @@ class PrefixCache:
         self._condemned: list[Checkpoint] = []
         """Found broken while somebody else still has a lease on them."""
 
+    @classmethod
+    def disabled(cls, ledger: Ledger) -> "PrefixCache":
+        copier = UnitCopier(ledger.arena, ledger.groups)
+        return cls(ledger, copier, Placement.for_groups(ledger.groups), Stats(), fingerprint="", enabled=False)
+
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def take(self, demand: Demand) -> Units | None:

@@ -18,12 +18,9 @@ from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.sequence import Sequence
 from plait_engine.state.arena import Arena
-from plait_engine.state.ledger import Ledger, Poison
-from plait_engine.state.placement import Placement
+from plait_engine.state.ledger import Poison
 from plait_engine.state.prefix_cache import PrefixCache
 from plait_engine.state.spec import Granule, GroupId, PagedSpec, SlotSpec, StateGroup, TensorSpec, group_specs
-from plait_engine.state.unit_copy import UnitCopier
-from plait_engine.stats import Stats
 from tests.engine.tiny import EOS, PAGE, WINDOW, SmallSlabs, books
 
 _ENTRY = (TensorSpec("k", (1, 8), torch.float32), TensorSpec("v", (1, 8), torch.float32))
@@ -111,12 +108,6 @@ class FakeRunner:
                     assert self._pages[place[entry]] == (*life, entry), "an entry is missing, or somebody else's"
 
 
-def uncached(ledger: Ledger) -> PrefixCache:
-    """A cache that is switched off."""
-    copier = UnitCopier(ledger.arena, ledger.groups)
-    return PrefixCache(ledger, copier, Placement(64), Stats(), fingerprint="", enabled=False)
-
-
 def fake_engine(
     *,
     groups: tuple[StateGroup, ...] = HYBRID,
@@ -130,7 +121,7 @@ def fake_engine(
 ) -> Engine:
     unit = units_per_slab * UNIT
     ledger = SmallSlabs(Arena(slabs * unit, torch.device("cpu")), groups, Poison.OFF, unit)
-    scheduler = Scheduler(SchedulerLimits(budget, max_seqs, max_model_len), uncached(ledger))
+    scheduler = Scheduler(SchedulerLimits(budget, max_seqs, max_model_len), PrefixCache.disabled(ledger))
     return Engine(scheduler, FakeRunner(groups, budget, ends), [EOS], overlap)  # type: ignore[arg-type]
 
 
