@@ -278,8 +278,8 @@ CONTROLS = (
         "[s for s in self.running if self._prefills(s)]",
     ),
     Control(
-        "an ended sequence is released once",
-        f"{ABORTS}::abort_after_any_step and overlapped",
+        "what a step in flight writes to is not released",
+        f"{ABORTS}::in_flight_writes_to",
         f"{ENGINE}/engine.py",
         "        if not sequence.in_flight:\n            self.scheduler.release(sequence)",
         "        self.scheduler.release(sequence)",
