@@ -1,6 +1,7 @@
 """What a step needs at most beside weights and state: found by running the largest steps on the meta device."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,10 @@ from plait_engine.state.spec import Granule, Position, StateGroup
 from plait_engine.state.unit_copy import UnitCopier
 from plait_kernels.gated_activation import Kind
 from plait_kernels.moe.reference import moe
+from plait_kernels.paged_attention.reference import paged_attention, query_block
+from plait_kernels.segments import Segments
 from plait_kernels.select import Kernels
+from plait_kernels.storage import Pages
 
 MARGIN = 1.05
 """On top of what the largest steps need: small index tensors, and kernels' own scratch."""
@@ -124,5 +128,18 @@ def _crowded_moe(
     return moe(x, ids, expert_weights, gate_up, down, activation=activation)
 
 
-PLANNING_KERNELS = Kernels(moe=_crowded_moe)
+def _longest_attention(
+    q: Tensor, k: Tensor, v: Tensor, k_view: Tensor, v_view: Tensor, pages: Pages, segments: Segments, **rule: Any
+) -> Tensor:
+    """Queries are scored block by block: a block of the last row, which sees most, stands for all of them."""
+    out = q.new_empty(*q.shape[:2], v.shape[-1])
+    begin, end = segments.starts_host[-2:]
+    n = min(end - begin, query_block(q.shape[1], segments.lengths_host[-1]))
+    last = Pages(pages.table[-1:], pages.write_pages[-n:], pages.write_offsets[-n:], pages.page_size)
+    block = replace(segments, starts_host=(0, n), lengths_host=segments.lengths_host[-1:])
+    paged_attention(q[-n:], k[-n:], v[-n:], k_view, v_view, last, block, **rule)
+    return out
+
+
+PLANNING_KERNELS = Kernels(moe=_crowded_moe, paged_attention=_longest_attention)
 """The references: they run on the meta device, and no other implementation needs more."""

@@ -12,7 +12,8 @@ from plait_engine.state.spec import StateGroup
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """``max_seqs`` is what can run at the same time; ``bound`` says what set it."""
+    """``max_seqs`` is what can run at the same time; ``bound`` says what set it. ``max_model_len`` is what the model
+    allows, ``allowed_len``, or less where memory holds no sequence of that length."""
 
     budget_bytes: int
     weights_bytes: int
@@ -24,6 +25,7 @@ class MemoryPlan:
     bound: str
     max_batch_tokens: int
     max_model_len: int
+    allowed_len: int
 
     @property
     def arena_bytes(self) -> int:
@@ -33,14 +35,6 @@ class MemoryPlan:
         """Sequences of ``tokens`` tokens each that fit at the same time, whatever ``max_seqs`` is."""
         return _largest(
             lambda n: _slabs_for(self.groups, self.slab_bytes, n, tokens, self.max_batch_tokens) <= self.slabs
-        )
-
-    @property
-    def longest(self) -> int:
-        """The longest single sequence that fits."""
-        return _largest(
-            lambda n: _slabs_for(self.groups, self.slab_bytes, 1, n, self.max_batch_tokens) <= self.slabs,
-            self.max_model_len,
         )
 
     def describe(self) -> str:
@@ -58,6 +52,10 @@ class MemoryPlan:
             lines.append(
                 f"  {group.spec.kind}: {len(group.layers)} layers, {size}, {_human(group.unit_bytes)} a {unit}"
             )
+        bound = (
+            "as the model allows" if self.max_model_len == self.allowed_len else f"memory holds no {self.allowed_len:,}"
+        )
+        lines.append(f"  length       {self.max_model_len:,} tokens ({bound})")
         lines.append(f"  concurrency  {self.max_seqs} sequences ({self.bound})")
         lines.extend(f"               {self.concurrency(n):,} of {n:,} tokens fit in the arena" for n in lengths)
         return "\n".join(lines)
@@ -97,16 +95,18 @@ def plan_memory(
             f"{_human(weights_bytes)}, a step's activations {_human(activations(1))}, and with the smallest state "
             f"{_human(need(1))} are needed; raise --memory, or lower --max-batch-tokens"
         )
+    slabs = (budget_bytes - weights_bytes - activations(most)) // slab_bytes
     return MemoryPlan(
         budget_bytes,
         weights_bytes,
         activations(most),
         slab_bytes,
-        (budget_bytes - weights_bytes - activations(most)) // slab_bytes,
+        slabs,
         groups,
         most,
         bound,
         max_batch_tokens,
+        _largest(lambda n: _slabs_for(groups, slab_bytes, 1, n, max_batch_tokens) <= slabs, max_model_len),
         max_model_len,
     )
 

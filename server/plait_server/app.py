@@ -28,11 +28,12 @@ def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> F
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(front.health.wait_engine())
+        tasks = [asyncio.create_task(front.health.wait_engine()), asyncio.create_task(front.health.watch())]
         try:
             yield
         finally:
-            loading.cancel()
+            for task in tasks:
+                task.cancel()
             await engine.shutdown()
 
     app = FastAPI(title="Plait", version=installed_version(), lifespan=lifespan)

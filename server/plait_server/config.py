@@ -22,7 +22,14 @@ class ServerConfig:
     """Bound on prompts times ``n``: each is a place in the engine's queue."""
     heartbeat_limit_seconds: float = 60.0
     """An engine that has not gone round its loop for this long counts as dead for ``/health``."""
-    stats_timeout_seconds: float = 2.0
+    answer_limit_seconds: float = 5.0
+    """An engine that has answered no question for this long is not ready: longer than one step takes."""
+    poll_seconds: float = 1.0
+    """How often the engine is asked how it is, so that probes can be answered from memory."""
+    probe_seconds: float = 0.2
+    """How long a probe waits for a fresher answer; probes have short time-outs of their own."""
+    scrape_seconds: float = 2.0
+    """How long the metrics page waits for the engine's figures."""
     log_level: str = "info"
     access_log: bool = False
 

@@ -22,7 +22,8 @@ class Health:
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
         self._config = config
-        self._heartbeat = time.monotonic()
+        self._heartbeat = self._answered = time.monotonic()
+        self._stuck = False
         self.phase = Phase.LOADING
         self.failure = ""
         self.settled = asyncio.Event()
@@ -33,10 +34,11 @@ class Health:
         try:
             await self._engine.start()
             await self._engine.wait_ready()
-        except (EngineDead, OSError) as error:
-            self.phase, self.failure = Phase.FAILED, str(error)
+        except Exception as error:
+            # Whatever it is, waiting for an engine that will not come must end.
+            self.phase, self.failure = Phase.FAILED, str(error) or type(error).__name__
         else:
-            self._heartbeat = time.monotonic()
+            self._heartbeat = self._answered = time.monotonic()
             if self.phase is Phase.LOADING:
                 self.phase = Phase.SERVING
         self.settled.set()
@@ -57,26 +59,39 @@ class Health:
         if self.phase is Phase.FAILED or not self._engine.alive:
             raise unavailable("the engine has stopped; the server must be restarted", "engine_dead", 30)
 
-    async def stats(self) -> EngineStats | None:
-        """None when the engine gives no answer in time."""
-        if self.phase in (Phase.LOADING, Phase.FAILED):
+    async def watch(self) -> None:
+        """Asks the engine from time to time, for as long as the application lives."""
+        await self.settled.wait()
+        while True:
+            await self.ask(self._config.scrape_seconds)
+            await asyncio.sleep(self._config.poll_seconds)
+
+    async def ask(self, seconds: float) -> EngineStats | None:
+        """The engine's figures of this moment; None when they do not come in time."""
+        if self.phase in (Phase.LOADING, Phase.FAILED) or not self._engine.alive:
             return None
         try:
-            async with asyncio.timeout(self._config.stats_timeout_seconds):
+            async with asyncio.timeout(seconds):
                 stats = await self._engine.stats()
         except (EngineDead, TimeoutError):
             return None
-        self._heartbeat = max(self._heartbeat, time.monotonic() - stats.heartbeat_seconds)
+        self._answered = time.monotonic()
+        self._heartbeat = max(self._heartbeat, self._answered - stats.heartbeat_seconds)
+        self._stuck = stats.stuck
         return stats
 
     async def live(self) -> str | None:
         """None when alive, else what is wrong. Loading and draining are alive; so is a step that takes its time."""
-        if self.phase is not Phase.LOADING and self._engine.alive:
-            await self.stats()
+        await self.ask(self._config.probe_seconds)
         return self.trouble()
 
+    async def ready(self) -> str | None:
+        """None when a new request would be served, else why not."""
+        await self.ask(self._config.probe_seconds)
+        return self.obstacle()
+
     def trouble(self) -> str | None:
-        """What ``live`` knows without asking the engine again."""
+        """What ``live`` says, from what is known."""
         if self.phase is Phase.FAILED:
             return f"the engine could not start: {self.failure}"
         if self.phase is Phase.LOADING:
@@ -88,18 +103,14 @@ class Health:
             return f"the engine has not gone round its loop for {silence:.0f} seconds"
         return None
 
-    async def ready(self) -> str | None:
-        """None when a new request would be served, else why not."""
-        return self.obstacle(await self.stats())
-
-    def obstacle(self, stats: EngineStats | None) -> str | None:
-        """What ``ready`` makes of the engine's answer."""
+    def obstacle(self) -> str | None:
+        """What ``ready`` says, from what is known."""
         try:
             self.admit()
         except ApiError as error:
             return error.message
-        if stats is None:
+        if time.monotonic() - self._answered > self._config.answer_limit_seconds:
             return "the engine does not answer"
-        if stats.stuck:
+        if self._stuck:
             return "the engine is stuck: queued work makes no progress"
         return None

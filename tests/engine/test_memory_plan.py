@@ -10,7 +10,9 @@ from plait_engine import build
 from plait_engine.activations import PeakBytes
 from plait_engine.build import Built, build_engine, make_plan
 from plait_engine.config import ConfigError, EngineConfig, LoadFormat
+from plait_engine.engine import CannotFit
 from plait_engine.models.layers.experts import Router
+from plait_engine.request import FinishReason
 from plait_engine.state import pools
 from plait_engine.state.sequence_state import SequenceState
 from plait_kernels.select import Kernels
@@ -111,6 +113,31 @@ def test_a_small_budget_starts_with_fewer_sequences_and_says_why(
     load = Load(built.engine)
     load.add(*(ask(f"r{i}", prompt_of(3), greedy(2, logprobs=None)) for i in range(8)))
     assert [len(answer.tokens) for answer in load.finish().values()] == [2] * 8
+
+
+def test_a_context_that_memory_does_not_hold_is_shortened_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "SLAB_TARGET_BYTES", 1)
+    plan = make_plan(config_of(tmp_path, "granite", max_seqs=1)).memory
+    assert f"length       {LENGTH} tokens (as the model allows)" in plan.describe()
+    budget = plan.weights_bytes + plan.activation_bytes + 9 * plan.slab_bytes
+    built = build_engine(config_of(tmp_path, "granite", max_seqs=1, memory_bytes=budget))
+    length = built.info.max_model_len
+    assert 10 < length < LENGTH
+    assert f"length       {length} tokens (memory holds no {LENGTH})" in built.info.report
+    load = Load(built.engine)
+    load.add(ask("longest", prompt_of(3), greedy(length - 3, logprobs=None)))
+    assert load.finish()["longest", 0].finish is FinishReason.LENGTH
+    with pytest.raises(CannotFit, match=f"maximum context length is {length}"):
+        load.add(ask("longer", prompt_of(length), greedy(1)))
+
+
+def test_a_long_context_needs_no_gigabytes_for_scores(tmp_path: Path) -> None:
+    wide = {"num_attention_heads": 32, "head_dim": 2, "max_position_embeddings": 131_072}
+    folder = write_folder(tmp_path, "granite", **wide)
+    config = EngineConfig(model=str(folder), memory_bytes=1 << 30, load_format=LoadFormat.RANDOM)
+    assert make_plan(config).memory.activation_bytes < 400 << 20
 
 
 def test_more_sequences_than_a_step_has_tokens_are_clamped_and_said(tmp_path: Path) -> None:

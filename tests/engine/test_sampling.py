@@ -69,7 +69,9 @@ def test_sampled_tokens_follow_the_probabilities_that_are_told() -> None:
 @LOOPS
 def test_a_repetition_penalty_keeps_tokens_from_coming_again(overlap: bool) -> None:
     assert len(set(one(overlap, max_tokens=20, repetition_penalty=50.0).tokens)) == 20
-    assert not set(one(overlap, max_tokens=20, repetition_penalty=50.0).tokens) & set(PROMPT)
+    prompt = (*PROMPT, *one(max_tokens=20).tokens)
+    tokens = one(overlap, prompt=prompt, max_tokens=10, repetition_penalty=50.0).tokens
+    assert not set(tokens) & set(prompt), "those of the prompt count too"
 
 
 @LOOPS

@@ -46,7 +46,7 @@ async def test_parts_nulls_unknown_keys_and_developers_are_understood(
     client: httpx.AsyncClient, engine: FakeEngine, tokenizer: TextTokenizer
 ) -> None:
     parts = [{"type": "text", "text": "hel", "prompt_cache_breakpoint": True}, {"type": "text", "text": "lo"}]
-    reply = {
+    reply: dict[str, Any] = {
         "role": "assistant",
         "content": None,
         "refusal": None,

@@ -82,14 +82,17 @@ async def test_after_the_engine_s_death_nothing_is_well_and_health_asks_for_a_re
 async def test_a_blocked_step_is_not_ready_and_stays_live_until_the_heartbeat_is_too_old(
     engine: FakeEngine, text: ModelText
 ) -> None:
-    async with started(engine, text, heartbeat_limit_seconds=0.3) as client:
+    async with started(
+        engine, text, heartbeat_limit_seconds=0.6, answer_limit_seconds=0.15, probe_seconds=0.05
+    ) as client:
         assert (await client.get("/ready")).status_code == 200
         engine.go.clear()
         waiting = asyncio.create_task(client.post("/v1/completions", json=PROMPT))
-        await asyncio.sleep(0.01)
+        assert (await client.get("/ready")).status_code == 200
+        await asyncio.sleep(0.2)
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 200
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.5)
         assert (await client.get("/health")).status_code == 503
         engine.go.set()
         assert (await waiting).status_code == 200
@@ -114,7 +117,7 @@ async def test_an_old_heartbeat_is_not_live(client: httpx.AsyncClient, engine: F
     assert (await client.get("/health")).status_code == 200
 
 
-async def test_an_engine_that_gives_no_answer_does_not_hold_up_the_probe(
+async def test_a_long_step_fails_no_probe_and_does_not_hold_one_up(
     engine: FakeEngine, text: ModelText, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never() -> EngineStats:
@@ -122,11 +125,21 @@ async def test_an_engine_that_gives_no_answer_does_not_hold_up_the_probe(
         raise AssertionError
 
     monkeypatch.setattr(engine, "stats", never)
-    async with started(engine, text, stats_timeout_seconds=0.05) as client:
+    async with started(engine, text, probe_seconds=0.05) as client:
         await asyncio.sleep(0)
-        async with asyncio.timeout(2):
-            assert (await client.get("/ready")).status_code == 503
-            assert (await client.get("/health")).status_code == 200
+        async with asyncio.timeout(0.8):  # probes give up after a second
+            for path in ("/ready", "/health", "/ready"):
+                assert (await client.get(path)).status_code == 200
+
+
+async def test_the_engine_is_asked_even_when_no_probe_asks(engine: FakeEngine, text: ModelText) -> None:
+    async with started(engine, text, poll_seconds=0.01, answer_limit_seconds=0.1) as client:
+        await asyncio.sleep(0.3)
+        front = front_of(client)
+        assert front.health.obstacle() is None
+        engine.current = EngineStats(stuck=True)
+        await asyncio.sleep(0.1)
+        assert front.health.obstacle() is not None
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -9,7 +9,9 @@ from plait_kernels.segments import Segments
 from plait_kernels.storage import Pages
 
 QUERY_BLOCK = 256
-"""Queries scored at once: bounds the score matrix to ``[hq, 256, history]``."""
+"""Queries scored at once, at most."""
+SCORES = 1 << 24
+"""Scores at once, whatever the history: a long context must not need gigabytes for them."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,20 @@ def paged_attention(
     out = q.new_empty(*q.shape[:2], v.shape[-1])
     for row in range(segments.sequences):
         begin, end = segments.starts_host[row : row + 2]
-        for start in range(begin, end, QUERY_BLOCK):
-            stop = min(start + QUERY_BLOCK, end)
+        block = query_block(q.shape[1], segments.lengths_host[row])
+        for start in range(begin, end, block):
+            stop = min(start + block, end)
             last = segments.lengths_host[row] - (end - stop)  # positions [last - (stop - start), last) are asked
             first = rule.first_seen(last - (stop - start))
             keys = _entries(k_view, pages, row, first, last)
             values = _entries(v_view, pages, row, first, last)
             out[start:stop] = _attend(q[start:stop], keys, values, last - first, rule).to(q.dtype)
     return out
+
+
+def query_block(heads: int, length: int) -> int:
+    """Queries at once where each sees up to ``length`` entries."""
+    return max(1, min(QUERY_BLOCK, SCORES // (heads * length)))
 
 
 def _entries(view: Tensor, pages: Pages, row: int, first: int, last: int) -> Tensor:

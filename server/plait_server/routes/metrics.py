@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from plait_server.front import Front
+from plait_server.health import Phase
 from plait_server.metrics import CONTENT_TYPE
 
 router = APIRouter()
@@ -13,10 +14,10 @@ router = APIRouter()
 async def metrics(front: Front) -> Response:
     """For Prometheus, in its text format."""
     health = front.health
-    stats = await health.stats()
+    stats = await health.ask(front.config.scrape_seconds)
     front.metrics.state(
-        up=stats is not None and health.trouble() is None,
-        ready=health.obstacle(stats) is None,
+        up=health.phase is not Phase.LOADING and health.trouble() is None,
+        ready=health.obstacle() is None,
         queue_limit=front.engine.info.max_queue if stats is not None else 0,
         stats=stats,
     )

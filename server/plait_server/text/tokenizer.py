@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -24,6 +23,9 @@ def printable_bytes() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(0x100 + place): byte for place, byte in enumerate(shifted)}
 
 
+ALPHABET = printable_bytes()
+
+
 class TextTokenizer:
     """A tokenizer and what the server derives from it once. Safe to use from several threads."""
 
@@ -38,6 +40,12 @@ class TextTokenizer:
         vocab = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=-1) + 1
         self.longest_token_chars = max(map(len, vocab), default=1)
+        self.byte_level = is_byte_level(tokenizer)
+        to_bytes = byte_level_bytes if self.byte_level else word_bytes
+        self._all_bytes = tuple(to_bytes(self.token(token_id)) for token_id in range(self.vocab_size))
+        self._seen_bytes = tuple(
+            b"" if token_id in self.special_ids else spelled for token_id, spelled in enumerate(self._all_bytes)
+        )
 
     @classmethod
     def load(cls, folder: Path) -> "TextTokenizer":
@@ -72,38 +80,29 @@ class TextTokenizer:
 
     def detokenizer(self, context: Sequence[int] = (), *, skip_special_tokens: bool = True) -> Detokenizer:
         """``context``: the prompt, whose last tokens may decide how the first new one reads."""
-        if self._byte_level:
+        if self.byte_level:
             return ByteDetokenizer(self._seen_bytes if skip_special_tokens else self._all_bytes, context)
         return WindowDetokenizer(self._tokenizer, context, skip_special_tokens=skip_special_tokens)
 
-    @cached_property
-    def _byte_level(self) -> bool:
-        decoder = json.loads(self._tokenizer.to_str()).get("decoder") or {}
-        parts = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
-        return [part.get("type") for part in parts] == ["ByteLevel"]
 
-    @cached_property
-    def _all_bytes(self) -> tuple[bytes, ...]:
-        spelled = map(self.token, range(self.vocab_size))
-        return tuple(map(self._byte_level_bytes if self._byte_level else self._word_bytes, spelled))
+def is_byte_level(tokenizer: Tokenizer) -> bool:
+    if tokenizer.decoder is None:
+        return False
+    decoder = json.loads(tokenizer.decoder.__getstate__())  # as in tokenizer.json, without writing all of that
+    parts = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
+    return [part.get("type") for part in parts] == ["ByteLevel"]
 
-    @cached_property
-    def _seen_bytes(self) -> tuple[bytes, ...]:
-        return tuple(b"" if i in self.special_ids else spelled for i, spelled in enumerate(self._all_bytes))
 
-    @cached_property
-    def _alphabet(self) -> dict[str, int]:
-        return printable_bytes()
+def byte_level_bytes(token: str) -> bytes:
+    """As the library's ByteLevel decoder: a token with any character outside the alphabet stands for itself."""
+    try:
+        return bytes(map(ALPHABET.__getitem__, token))
+    except KeyError:
+        return token.encode()
 
-    def _byte_level_bytes(self, token: str) -> bytes:
-        """As the library's ByteLevel decoder: a token with any character outside the alphabet stands for itself."""
-        try:
-            return bytes(map(self._alphabet.__getitem__, token))
-        except KeyError:
-            return token.encode()
 
-    @staticmethod
-    def _word_bytes(token: str) -> bytes:
-        if match := BYTE_TOKEN.fullmatch(token):
-            return bytes([int(match[1], 16)])
-        return token.replace("▁", " ").encode()
+def word_bytes(token: str) -> bytes:
+    """In the spelling of SentencePiece, where single bytes have tokens of their own."""
+    if match := BYTE_TOKEN.fullmatch(token):
+        return bytes([int(match[1], 16)])
+    return token.replace("▁", " ").encode()

@@ -104,7 +104,8 @@ class FakeRunner:
             }
             for position in range(row.start, row.end):
                 self._pages[place[position]] = (*life, position)
-                for entry in (*group.spec.needed(position), position):
+                first = 0 if group.spec.window is None else max(0, position - group.spec.window + 1)
+                for entry in range(first, position + 1):
                     assert self._pages[place[entry]] == (*life, entry), "an entry is missing, or somebody else's"
 
 

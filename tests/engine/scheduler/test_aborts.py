@@ -81,3 +81,17 @@ def test_five_hundred_random_aborts_leave_the_books_right(overlap: bool) -> None
             load.step()
     load.finish()
     assert len(plans(load.engine)) > 100
+
+
+def test_what_a_step_in_flight_writes_to_is_kept_until_it_has_landed() -> None:
+    load = FakeLoad(fake_engine(overlap=True))
+    load.add(request("r", prompt=5, max_tokens=9))
+    for _ in range(3):
+        load.step()
+    (sequence,) = load.engine.scheduler.running
+    assert sequence.in_flight
+    load.abort("r")
+    assert any(sequence.state.owned().values())
+    load.step()
+    assert not any(sequence.state.owned().values())
+    load.finish()

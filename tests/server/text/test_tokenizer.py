@@ -65,4 +65,4 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
 def test_byte_level_is_recognized_inside_a_sequence_of_one() -> None:
     written = json.loads(byte_level_tokenizer().to_str())
     written["decoder"] = {"type": "Sequence", "decoders": [written["decoder"]]}
-    assert TextTokenizer(Tokenizer.from_str(json.dumps(written)))._byte_level
+    assert TextTokenizer(Tokenizer.from_str(json.dumps(written))).byte_level
