@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -83,12 +84,8 @@ def cases(load: Load, dtype: torch.dtype) -> Iterator[Case]:
         return (torch.randn(*shape) / shape[-1] ** 0.5).to(dtype)
 
     def walk(tensors: list[Tensor]) -> Callable[[], Tensor]:
-        calls = iter(range(10**9))
-
-        def following() -> Tensor:
-            return tensors[next(calls) % len(tensors)]
-
-        return following
+        endless = cycle(tensors)
+        return lambda: next(endless)
 
     def product(x: Tensor, weight: Callable[[], Tensor]) -> Callable[[Kernels], object]:
         return lambda k: k.linear(x, weight())
