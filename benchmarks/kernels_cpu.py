@@ -1,6 +1,6 @@
 """Microseconds per call of every op on the CPU, reference beside compiled, at the shapes of the demo model.
 
-    python -m benchmarks.kernels_cpu [--threads 2] [--dtype bfloat16] [--seconds 0.3]
+    python -m benchmarks.kernels_cpu [--threads 2] [--dtype bfloat16] [--seconds 0.3] [--cpu-time]
 
 Calls of the two are interleaved; the median of each is printed. Weights and states walk over several copies, as the
 layers of a model do, so that they do not stay in the nearest cache.
@@ -11,6 +11,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -37,9 +39,8 @@ class Load:
 
     @property
     def name(self) -> str:
-        return (
-            f"decode {self.sequences} at {self.history}" if self.new == 1 else f"prefill {self.new} at {self.history}"
-        )
+        what = f"decode {self.sequences}" if self.new == 1 else f"prefill {self.new}"
+        return f"{what} at {self.history}"
 
     @property
     def tokens(self) -> int:
@@ -83,8 +84,11 @@ def cases(load: Load, dtype: torch.dtype) -> Iterator[Case]:
         return (torch.randn(*shape) / shape[-1] ** 0.5).to(dtype)
 
     def walk(tensors: list[Tensor]) -> Callable[[], Tensor]:
-        calls = iter(range(10**9))
-        return lambda: tensors[next(calls) % len(tensors)]
+        endless = cycle(tensors)
+        return lambda: next(endless)
+
+    def product(x: Tensor, weight: Callable[[], Tensor]) -> Callable[[Kernels], object]:
+        return lambda k: k.linear(x, weight())
 
     for name, outs, ins in (
         ("in_proj", INNER + CHANNELS + HEADS, HIDDEN),
@@ -92,8 +96,7 @@ def cases(load: Load, dtype: torch.dtype) -> Iterator[Case]:
         ("gate_up", 2 * MLP, HIDDEN),
         ("down", HIDDEN, MLP),
     ):
-        weight, x = walk([values(outs, ins) for _ in range(COPIES)]), values(n, ins)
-        yield f"linear {name}", lambda k, x=x, weight=weight: k.linear(x, weight())
+        yield f"linear {name}", product(values(n, ins), walk([values(outs, ins) for _ in range(COPIES)]))
     head, rows = walk([values(VOCABULARY, HIDDEN) for _ in range(2)]), values(load.sequences, HIDDEN)
     yield "linear head", lambda k: k.linear(rows, head(), out_dtype=torch.float32)
 
@@ -150,15 +153,17 @@ def cases(load: Load, dtype: torch.dtype) -> Iterator[Case]:
     yield "sample top_p", lambda k: k.sample(logits, top_p)
 
 
-def medians(a: Callable[[], object], b: Callable[[], object], seconds: float) -> tuple[float, float]:
+def medians(
+    a: Callable[[], object], b: Callable[[], object], seconds: float, clock: Callable[[], float]
+) -> tuple[float, float]:
     """Microseconds of each, called in turn."""
     taken: tuple[list[float], list[float]] = ([], [])
     until = time.perf_counter() + seconds
     while len(taken[0]) < 4 or time.perf_counter() < until:
         for call, times in zip((a, b), taken, strict=True):
-            begin = time.perf_counter()
+            begin = clock()
             call()
-            times.append((time.perf_counter() - begin) * 1e6)
+            times.append((clock() - begin) * 1e6)
     return statistics.median(taken[0][1:]), statistics.median(taken[1][1:])
 
 
@@ -167,7 +172,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each op and load")
+    parser.add_argument("--cpu-time", action="store_true", help="one thread's own time: for a machine that is busy")
     options = parser.parse_args()
+    clock = time.thread_time if options.cpu_time else time.perf_counter
+    options.threads = 1 if options.cpu_time else options.threads
     torch.set_num_threads(options.threads)
     dtype: torch.dtype = getattr(torch, options.dtype)
     reference, compiled = Kernels(), select(torch.device("cpu"), dtype)
@@ -176,7 +184,7 @@ def main() -> None:
     for load in (Load(1, 500), Load(16, 500), Load(1, 0, 256), Load(1, 0, 2048)):
         print(f"\n{load.name:24} {'reference us':>14} {'compiled us':>14} {'times':>7}")
         for name, call in cases(load, dtype):
-            slow, fast = medians(lambda: call(reference), lambda: call(compiled), options.seconds)  # noqa: B023
+            slow, fast = medians(partial(call, reference), partial(call, compiled), options.seconds, clock)
             print(f"{name:24} {slow:14.1f} {fast:14.1f} {slow / fast:7.1f}")
 
 

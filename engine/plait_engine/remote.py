@@ -150,7 +150,8 @@ class RemoteEngine(EngineClient):
         try:
             await asyncio.wait_for(process.wait(), END_TIMEOUT_SECONDS)
         except TimeoutError:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # It may have ended at this very moment.
+                process.kill()
             await process.wait()
         self._die("the engine was shut down")
         for task in self._tasks:

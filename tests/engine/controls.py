@@ -374,8 +374,8 @@ CONTROLS = (
         "case 36: no step needs more than was planned",
         f"{MEMORY}::nor_much_less and granite",
         f"{ENGINE}/activations.py",
-        "decode_padding=decode_padding, eos_token_ids=[0])",
-        "decode_padding=decode_padding, eos_token_ids=[0])\n    runner.model.logits = lambda h: h",
+        "chunk = min(limits.max_batch_tokens - decodes, length)",
+        "chunk = min(limits.max_batch_tokens - decodes, length) // 2",
     ),
     Control(
         "case 36: nor is much more planned than a step needs",

@@ -5,6 +5,7 @@ Models have random weights from config.json alone, made once a session; an engin
 
 import copy
 import json
+import math
 import random
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from plait_engine.engine import Engine
-from plait_engine.loader.load import fill_model
+from plait_engine.loader.load import fill_model, read_config
 from plait_engine.models.base import Build, Model, bind_states
 from plait_engine.models.registry import build_model
 from plait_engine.request import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
@@ -140,7 +141,13 @@ def write_folder(folder: Path, name: str, **overrides: Any) -> Path:
 
 @cache
 def tiny_model(name: str) -> Model:
-    """Random weights, not bound to an arena. SENSITIVE: states decay slowly, so that what was lost long ago shows."""
+    """Random weights, not bound to an arena. SENSITIVE: states decay slowly, so that what was lost long ago shows.
+
+    The path of a model folder gives that model, so that every test here can be run with a real one.
+    """
+    if name not in (*CONFIGS, "braid"):
+        config = read_config(Path(name))
+        return fill_model(build_model(config, dtype=torch.float32, page_size=PAGE, kernels=Kernels()), Path(name), CPU)
     if name == "braid":
         model: Model = build_braid(CONFIGS, Build(torch.float32, torch.float32, Kernels()), PAGE)
     else:
@@ -254,8 +261,7 @@ def table_of(entries: Iterable[TokenLogprobs | None]) -> Tensor:
     rows = []
     for entry in entries:
         if entry is not None:
-            assert len(entry.top) == VOCAB
-            row = torch.empty(VOCAB)
+            row = torch.full((max(VOCAB, len(entry.top)),), math.nan)
             row[[token for token, _ in entry.top]] = torch.tensor([value for _, value in entry.top])
             rows.append(row)
     return torch.stack(rows) if rows else torch.empty(0, VOCAB)

@@ -14,7 +14,11 @@ from plait_kernels.storage import Slots
 from plait_kernels.triton_math import convolved, dense_last, power_of_two, shift_window, sigmoid, silu, softplus
 from plait_kernels.tuning import Tunable, bucket
 
-STEP = Tunable("gdn_mixer_step", {"num_warps": 8}, tuple({"num_warps": w} for w in (4, 8, 16)))
+STEP = Tunable(
+    "gdn_mixer_step",
+    {"num_warps": 8},
+    ({"num_warps": 4}, {"num_warps": 8}, {"num_warps": 8, "maxnreg": 128}, {"num_warps": 16}),
+)
 
 
 @triton.jit
@@ -31,9 +35,8 @@ def _gdn_mixer_step(
     windows,
     states,
     slots,
+    scratch,  # [T, channels]
     out,
-    key_dim,
-    value_dim,
     query_scale,
     eps,
     mixed_stride,
@@ -45,6 +48,8 @@ def _gdn_mixer_step(
     BIASED: tl.constexpr,
     WIDTH: tl.constexpr,
     PER_KEY: tl.constexpr,
+    key_dim: tl.constexpr,
+    value_dim: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
 ):
@@ -61,22 +66,33 @@ def _gdn_mixer_step(
     x = mixed + row * mixed_stride
     window = windows + slot * window_stride
 
+    # Convolved values go through memory: the compiler would rather compute them anew in each layout that needs them.
     channel = key_head * key_dim + i
+    turned = scratch + row * (2 * keys + value_heads * value_dim)
     query = convolved(x, weight, bias, window, channel, has_i, dtype, BIASED, WIDTH)
     key = convolved(x, weight, bias, window, keys + channel, has_i, dtype, BIASED, WIDTH)
+    tl.store(turned + channel, query.to(dtype), mask=has_i)
+    tl.store(turned + keys + channel, key.to(dtype), mask=has_i)
     shift_window(x, window, channel, has_i, WIDTH)
     shift_window(x, window, keys + channel, has_i, WIDTH)
+    for r in range(PER_KEY):
+        own = 2 * keys + (key_head * PER_KEY + r) * value_dim + j
+        value = convolved(x, weight, bias, window, own, has_j, dtype, BIASED, WIDTH)
+        tl.store(turned + own, value.to(dtype), mask=has_j)
+        shift_window(x, window, own, has_j, WIDTH)
+    tl.debug_barrier()
+    query = tl.load(turned + channel, mask=has_i, other=0.0).to(tl.float32)
+    key = tl.load(turned + keys + channel, mask=has_i, other=0.0).to(tl.float32)
     query *= tl.math.rsqrt(tl.sum(query * query, axis=0) + UNIT_EPS) * query_scale
     key *= tl.math.rsqrt(tl.sum(key * key, axis=0) + UNIT_EPS)
     factor = tl.load(norm_weight + j, mask=has_j, other=0.0).to(tl.float32)
 
-    for r in tl.static_range(PER_KEY):
+    for r in range(PER_KEY):  # not unrolled: one state at a time is what the registers hold
         head = key_head * PER_KEY + r
         place = states + slot * state_stride + (head * key_dim + i)[:, None] * value_dim + j[None, :]
         state = tl.load(place, mask=inside, other=0.0).to(tl.float32)
         own = head * value_dim + j
-        value = convolved(x, weight, bias, window, 2 * keys + own, has_j, dtype, BIASED, WIDTH)
-        shift_window(x, window, 2 * keys + own, has_j, WIDTH)
+        value = tl.load(turned + 2 * keys + own, mask=has_j, other=0.0).to(tl.float32)
         opening = tl.load(gate + row * gate_stride + own, mask=has_j, other=0.0).to(tl.float32)
         step = softplus(tl.load(a + row * a_stride + head).to(tl.float32) + tl.load(dt_bias + head).to(tl.float32))
         beta = sigmoid(tl.load(b + row * b_stride + head).to(tl.float32))
@@ -125,9 +141,8 @@ def gdn_step(
         conv_view,
         delta_view,
         slots.rows,
+        torch.empty(mixed.shape, dtype=mixed.dtype, device=mixed.device),
         out,
-        key_dim,
-        value_dim,
         key_dim**-0.5,
         eps,
         mixed.stride(0),
@@ -139,6 +154,8 @@ def gdn_step(
         BIASED=conv_bias is not None,
         WIDTH=conv_weight.shape[1],
         PER_KEY=value_heads // key_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
         K=power_of_two(key_dim),
         V=power_of_two(value_dim),
         **config,

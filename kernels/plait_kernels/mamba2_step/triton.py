@@ -85,6 +85,10 @@ def _mamba2_mixer_step(
     write = convolved(x, weight, bias, window, b_channel, has_n, dtype, BIASED, WIDTH)
     read = convolved(x, weight, bias, window, c_channel, has_n, dtype, BIASED, WIDTH)
     shift_window(x, window, own, has_p, WIDTH)
+    # Through memory: the compiler would rather compute it anew in the layout of the state's rows.
+    tl.store(scratch + row * inner + own, value.to(dtype), mask=has_p)
+    tl.debug_barrier()
+    value = tl.load(scratch + row * inner + own, mask=has_p, other=0.0).to(tl.float32)
     raw = tl.load(dt + row * dt_stride + head).to(tl.float32)
     size = step_size_of(raw, tl.load(dt_bias + head).to(tl.float32), dt_low, dt_high)
     state *= tl.exp(-tl.exp(tl.load(a_log + head).to(tl.float32)) * size)

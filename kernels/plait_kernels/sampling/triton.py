@@ -286,7 +286,7 @@ def _draw(
     temper = tl.load(temperature + row)
     heat = _warm(temper)
     k, p, least = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
-    _, inside, total = _rung(part_counts, part_masses, row, parts, k, p, least, PARTS)
+    _rung_number, inside, total = _rung(part_counts, part_masses, row, parts, k, p, least, PARTS)
     count = tl.sum(inside, axis=0)
     floor = tl.log(least)
     logits += row * stride
@@ -353,8 +353,7 @@ def _draw_from_all(
     mass = tl.load(part_masses + (row * parts + part) * LEVELS + last, mask=part < parts, other=0)
     total = tl.sum(mass, axis=0)
     target = tl.minimum((tl.load(uniform + row) * total.to(tl.float64)).to(tl.int64), total - 1)
-    sums = tl.cumsum(mass, 0)
-    mine = tl.min(tl.where(sums > target, part, PARTS), axis=0)
+    mine = tl.min(tl.where(tl.cumsum(mass, 0) > target, part, PARTS), axis=0)
     passed = tl.sum(tl.where(part < mine, mass, 0), axis=0)
     drawn = tl.full((), 2147483647, tl.int32)
     begin = mine * PART
@@ -396,7 +395,7 @@ def _list_best(
     row = tl.program_id(0).to(tl.int64)
     highest = tl.load(best + row)
     k, p, least = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
-    _, inside, total = _rung(part_counts, part_masses, row, parts, k, p, least, PARTS)
+    _rung_number, inside, total = _rung(part_counts, part_masses, row, parts, k, p, least, PARTS)
     count = tl.sum(inside, axis=0)
     logits += row * stride
     ids += row * vocab
@@ -411,7 +410,7 @@ def _list_best(
         found = tl.full((), -2147483649, tl.int64)
         found_id = tl.full((), 0, tl.int32)
         for first in range(0, count, BLOCK):
-            live, token, key, _ = _tokens(logits, ids, first, count, highest, 1.0, BLOCK)
+            live, token, key, _score = _tokens(logits, ids, first, count, highest, 1.0, BLOCK)
             behind = live & ((key < below) | ((key == below) & (token > after)))
             here = tl.max(tl.where(behind, key, -2147483649), axis=0)
             here_id = tl.min(tl.where(behind & (key == here), token, 2147483647), axis=0)

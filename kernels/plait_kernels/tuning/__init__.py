@@ -30,6 +30,8 @@ class Tunable:
     default: Config
     options: tuple[Config, ...] = ()
     forced: Config | None = None
+    last_key: tuple[int, ...] = ()
+    """What was asked for last: a sweep stores its finding under it."""
     _known: dict[tuple[int, ...], Config] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -37,6 +39,7 @@ class Tunable:
 
     def config(self, device: torch.device, *key: int) -> Config:
         """For a shape ``key`` (see ``bucket`` for sizes that vary)."""
+        self.last_key = key
         if self.forced is not None:
             return self.forced
         found = self._known.get(key)

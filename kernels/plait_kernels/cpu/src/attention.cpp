@@ -105,10 +105,11 @@ class Attention {
     // One query of every head in the group. Lanes are keys for the scores, channels for the values.
     void decode(int64_t sequence, int64_t head) const {
         struct Scratch;
-        constexpr int VECTORS = BLOCK / LANES;
-        int64_t token = a.starts[sequence], length = a.lengths[sequence], padded = round_up(a.dv, LANES);
-        float* q = scratch<Scratch>(group * (a.d + BLOCK + padded) + a.d * BLOCK + padded);
-        float *weights = q + group * a.d, *sums = weights + group * BLOCK, *keys = sums + group * padded, *value = keys + a.d * BLOCK;
+        int64_t token = a.starts[sequence], length = a.lengths[sequence];
+        int64_t padded_d = round_up(a.d, LANES), padded = round_up(a.dv, LANES);
+        float* q = scratch<Scratch>(group * (a.d + BLOCK + padded) + BLOCK * (padded_d + padded));
+        float *weights = q + group * a.d, *sums = weights + group * BLOCK;
+        float *keys = sums + group * padded, *values = keys + padded_d * BLOCK;
         std::vector<float> top(group), total(group);
         for (int64_t g = 0; g < group; g++) {
             int64_t h = head * group + g;
@@ -122,27 +123,17 @@ class Attention {
         for (int64_t block = seen / BLOCK * BLOCK; block < length; block += BLOCK) {
             int64_t from = std::max(seen - block, int64_t(0)), to = std::min(length - block, BLOCK);
             transpose_keys(keys, sequence, head, block, from, to);
+            for (int64_t j = from; j < to; j++)
+                each_vector(a.dv, [&](int64_t i, int lanes) {
+                    store(values + j * padded + i, load_some(entry(a.v_view, a.dv, sequence, head, block + j) + i, lanes));
+                });
             for (int64_t g = 0; g < group; g++) {
-                vf scores[VECTORS] = {};
-                for (int64_t i = 0; i < a.d; i++)
-                    for (int v = 0; v < VECTORS; v++) scores[v] = fma(load(keys + i * BLOCK + v * LANES), splat(q[g * a.d + i]), scores[v]);
-                float best = top[g], line[BLOCK];
-                for (int v = 0; v < VECTORS; v++) store(line + v * LANES, bend(scores[v], float(a.softcap)));
-                for (int64_t j = 0; j < BLOCK; j++) {
-                    line[j] = j >= from && j < to ? line[j] : LOWEST;
-                    best = line[j] > best ? line[j] : best;
-                }
-                vf fade = weight(splat(top[g]), splat(best)), all = {};
-                for (int v = 0; v < VECTORS; v++) {
-                    vf w = weight(load(line + v * LANES), splat(best));
-                    store(weights + g * BLOCK + v * LANES, w);
-                    all += w;
-                }
-                total[g] = total[g] * fade[0] + sum(all);
-                top[g] = best;
-                for (int64_t i = 0; i < padded; i += LANES) store(sums + g * padded + i, load(sums + g * padded + i) * fade);
+                float* line = weights + g * BLOCK;
+                float fade = weigh_line(q + g * a.d, keys, line, from, to, top[g], total[g]);
+                int64_t i = 0;
+                for (; i + 4 * LANES <= padded; i += 4 * LANES) add_values<4>(sums + g * padded + i, fade, line, values + i, padded, from, to);
+                for (; i < padded; i += LANES) add_values<1>(sums + g * padded + i, fade, line, values + i, padded, from, to);
             }
-            add_values(sums, weights, value, padded, sequence, head, block, from, to);
         }
         for (int64_t g = 0; g < group; g++) {
             T* out = static_cast<T*>(a.out) + (token * a.query_heads + head * group + g) * a.dv;
@@ -154,23 +145,56 @@ class Attention {
 
     // Keys [from, to) of a block as [d, BLOCK]; the others are zero.
     void transpose_keys(float* keys, int64_t sequence, int64_t head, int64_t block, int64_t from, int64_t to) const {
-        std::memset(keys, 0, a.d * BLOCK * sizeof(float));
-        for (int64_t j = from; j < to; j++) {
-            const T* key = entry(a.k_view, a.d, sequence, head, block + j);
-            for (int64_t i = 0; i < a.d; i++) keys[i * BLOCK + j] = to_float(key[i]);
+        for (int64_t j = 0; j < BLOCK; j += LANES) {
+            const T* rows[LANES];
+            for (int n = 0; n < LANES; n++) {
+                bool live = j + n >= from && j + n < to;
+                rows[n] = live ? entry(a.k_view, a.d, sequence, head, block + j + n) : nullptr;
+            }
+            each_vector(a.d, [&](int64_t i, int lanes) {
+                vf square[LANES];
+                for (int n = 0; n < LANES; n++) square[n] = rows[n] ? load_some(rows[n] + i, lanes) : vf{};
+                transpose(square);
+                for (int n = 0; n < lanes; n++) store(keys + (i + n) * BLOCK + j, square[n]);
+            });
         }
     }
 
-    void add_values(float* sums, const float* weights, float* value, int64_t padded, int64_t sequence, int64_t head,
-                    int64_t block, int64_t from, int64_t to) const {
-        for (int64_t j = from; j < to; j++) {
-            widen(entry(a.v_view, a.dv, sequence, head, block + j), value, a.dv);
-            for (int64_t g = 0; g < group; g++) {
-                float w = weights[g * BLOCK + j];
-                for (int64_t i = 0; i < padded; i += LANES)
-                    store(sums + g * padded + i, fma(load(value + i), splat(w), load(sums + g * padded + i)));
-            }
+    // One head's weights of a block's keys, and its running maximum and total; returns how much earlier sums fade.
+    float weigh_line(const float* q, const float* keys, float* line, int64_t from, int64_t to, float& top, float& total) const {
+        constexpr int VECTORS = BLOCK / LANES;
+        vf scores[VECTORS] = {};
+        for (int64_t i = 0; i < a.d; i++)
+            for (int v = 0; v < VECTORS; v++) scores[v] = fma(load(keys + i * BLOCK + v * LANES), splat(q[i]), scores[v]);
+        for (int v = 0; v < VECTORS; v++) scores[v] = bend(scores[v], float(a.softcap));
+        if (from > 0 || to < BLOCK) {
+            for (int v = 0; v < VECTORS; v++) store(line + v * LANES, scores[v]);
+            for (int64_t j = 0; j < BLOCK; j++) line[j] = j >= from && j < to ? line[j] : LOWEST;
+            for (int v = 0; v < VECTORS; v++) scores[v] = load(line + v * LANES);
         }
+        vf best = splat(top), all = {};
+        for (int v = 0; v < VECTORS; v++) best = max(scores[v], best);
+        best = splat(largest(best));
+        for (int v = 0; v < VECTORS; v++) {
+            vf w = weight(scores[v], best);
+            store(line + v * LANES, w);
+            all += w;
+        }
+        float fade = weight(splat(top), best)[0];
+        total = total * fade + sum(all);
+        top = best[0];
+        return fade;
+    }
+
+    // sums = sums * fade + weights . values, for N vectors of channels, key after key.
+    template <int N>
+    static void add_values(float* sums, float fade, const float* weights, const float* values, int64_t stride, int64_t from,
+                           int64_t to) {
+        vf acc[N];
+        for (int n = 0; n < N; n++) acc[n] = load(sums + n * LANES) * fade;
+        for (int64_t j = from; j < to; j++)
+            for (int n = 0; n < N; n++) acc[n] = fma(load(values + j * stride + n * LANES), splat(weights[j]), acc[n]);
+        for (int n = 0; n < N; n++) store(sums + n * LANES, acc[n]);
     }
 
     // TILE rows of (token, head of the group) from `first` on, in the lanes.

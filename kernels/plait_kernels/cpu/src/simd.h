@@ -188,6 +188,40 @@ inline void sum_all(float* out, const vf* v) {
     }
 }
 
+// Values of a and b in turn: the first half of each, and the second.
+#if defined(__AVX512F__)
+inline vf zip_low(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23); }
+inline vf zip_high(vf a, vf b) {
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif defined(__AVX__)
+inline vf zip_low(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline vf zip_high(vf a, vf b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+inline vf zip_low(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+inline vf zip_high(vf a, vf b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+// LANES vectors as rows of a square become its columns: zipping the halves log2(LANES) times.
+inline void transpose(vf (&rows)[LANES]) {
+    for (int round = 1; round < LANES; round *= 2) {
+        vf next[LANES];
+        for (int i = 0; i < LANES / 2; i++) {
+            next[2 * i] = zip_low(rows[i], rows[i + LANES / 2]);
+            next[2 * i + 1] = zip_high(rows[i], rows[i + LANES / 2]);
+        }
+        std::memcpy(rows, next, sizeof next);
+    }
+}
+
+inline float largest(vf v) {
+    float x[LANES];
+    store(x, v);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+    return x[0];
+}
+
 inline vf max(vf a, vf b) { return a > b ? a : b; }
 inline vf min(vf a, vf b) { return a < b ? a : b; }
 

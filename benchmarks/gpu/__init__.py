@@ -1,0 +1,1 @@
+"""What runs on a GPU only: tables of kernels, and sweeps for their stored configurations."""

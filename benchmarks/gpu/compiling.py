@@ -1,0 +1,69 @@
+"""Compiling Triton kernels for a GPU without launching them: the GPU need not be there.
+
+``compile_only`` turns every launch into a compilation, so whatever a case would launch is compiled, for the shapes
+and the strides that it would have. The results land in Triton's cache on disk, where a later launch finds them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime import jit
+
+SHARED_LIMIT_BYTES = {90: 232448, 80: 166912, 89: 101376}
+"""Of one program, by compute capability."""
+
+
+@dataclass
+class Compiled:
+    """What was compiled: name, options and size of each kernel; and what went wrong."""
+
+    capability: int
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def compile_only(capability: int = 90) -> Iterator[Compiled]:
+    """Launches inside compile for ``capability`` and do nothing else; failures are collected, not raised."""
+    target = GPUTarget("cuda", capability, 32)
+    backend = make_backend(target)
+    found = Compiled(capability)
+    binders: dict[Any, Any] = {}
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        del grid, warmup
+        kwargs["debug"] = False
+        kwargs["instrumentation_mode"] = triton.knobs.compilation.instrumentation_mode
+        if self not in binders:
+            binders[self] = jit.create_function_from_signature(self.signature, self.params, backend)
+        bound, specialization, options = binders[self](*args, **kwargs)
+        key = f"{self.__name__} {specialization} {options}"
+        if key in found.seen:
+            return
+        found.seen.add(key)
+        options, signature, constants, attributes = self._pack_args(backend, kwargs, bound, specialization, options)
+        numbers = {k: v for k, v in kwargs.items() if isinstance(v, int | str)}
+        try:
+            kernel = triton.compile(
+                ASTSource(self, signature, constants, attributes), target=target, options=options.__dict__
+            )
+        except Exception as error:
+            found.failures.append(f"{self.__name__} {numbers}: {type(error).__name__}: {str(error)[:2000]}")
+            return
+        shared = kernel.metadata.shared
+        found.kernels.append({"name": self.__name__, "shared": shared, "cubin": kernel.asm["cubin"], **numbers})
+        if shared > SHARED_LIMIT_BYTES.get(capability, 1 << 30):
+            found.failures.append(f"{self.__name__} {numbers}: {shared} bytes of shared memory")
+
+    before = jit.JITFunction.run
+    jit.JITFunction.run = run
+    try:
+        yield found
+    finally:
+        jit.JITFunction.run = before
