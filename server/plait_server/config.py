@@ -16,7 +16,9 @@ class ServerConfig:
     keep_alive_seconds: int = 75
     header_timeout_seconds: float = 20.0
     body_timeout_seconds: float = 60.0
-    max_header_bytes: int = 65_536
+    max_header_bytes: int = 3 * 512 * 1024
+    """All headers of one request. Clients have been seen to send request ids of a megabyte."""
+    max_headers: int = 256
     max_body_bytes: int = 32 * 1024 * 1024
     max_sequences_per_request: int = 1_024
     """Bound on prompts times ``n``: each is a place in the engine's queue."""

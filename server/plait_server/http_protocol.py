@@ -7,6 +7,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from plait_server.config import ServerConfig
 from plait_server.errors import ApiError
 
 
@@ -14,18 +15,20 @@ class HeadersTooLarge(Exception):
     """Raised within the parser, to make it stop."""
 
 
-def bounded_protocol(max_header_bytes: int, header_timeout_seconds: float) -> type[HttpToolsProtocol]:
+def bounded_protocol(server: ServerConfig) -> type[HttpToolsProtocol]:
     """uvicorn makes protocols itself, from a class; so the bounds become part of the class."""
 
     class Bounded(BoundedProtocol):
-        max_bytes = max_header_bytes
-        timeout_seconds = header_timeout_seconds
+        max_bytes = server.max_header_bytes
+        max_headers = server.max_headers
+        timeout_seconds = server.header_timeout_seconds
 
     return Bounded
 
 
 class BoundedProtocol(HttpToolsProtocol):
     max_bytes: int
+    max_headers: int
     timeout_seconds: float
 
     def __init__(
@@ -72,6 +75,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
+        if len(self.headers) >= self.max_headers:
+            self._refusal = ApiError(431, f"more than {self.max_headers} headers", code="headers_too_large")
+            raise HeadersTooLarge
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -88,7 +88,7 @@ def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
         host=config.host,
         port=config.port,
         loop="uvloop",
-        http=bounded_protocol(config.max_header_bytes, config.header_timeout_seconds),
+        http=bounded_protocol(config),
         ws="none",
         lifespan="on",
         log_level=config.log_level,

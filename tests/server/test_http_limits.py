@@ -85,6 +85,27 @@ def test_headers_within_the_bound_are_fine_request_after_request(strict: LiveSer
             assert client.get("/health", headers={"a": "b" * 6_000}).status_code == 200
 
 
+@pytest.mark.parametrize("head", [b"b" * 16_000_000 + b"\r\n", b"b\r\n" + b"c: d\r\n" * 20_000])
+def test_the_default_bounds_refuse_headers_of_sixteen_megabytes_and_twenty_thousand_headers(
+    live: LiveServer, head: bytes
+) -> None:
+    answer = talk(live, HEALTH + b"a: " + head + b"\r\n")
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 431")
+    with live.client() as client:
+        assert client.get("/health").status_code == 200
+
+
+def test_a_request_id_of_a_megabyte_and_the_same_one_twice_are_served(live: LiveServer) -> None:
+    with live.client() as client:
+        plain = client.post("/v1/completions", json={"prompt": "x"}).json()
+        for request_id in ("x" * 1024 * 1024, "same", "same"):
+            body = {"prompt": "x", "request_id": request_id}
+            answer = client.post("/v1/completions", json=body, headers={"x-request-id": request_id})
+            assert answer.json()["choices"] == plain["choices"]
+            assert len(answer.headers["x-request-id"]) <= 128
+    assert len({request.id for request in live.engine.requests}) == 4
+
+
 @pytest.mark.parametrize("parts", [(), (b"GET /hea",), (HEALTH,)])
 def test_half_a_head_is_not_waited_for(strict: LiveServer, parts: tuple[bytes, ...]) -> None:
     started = time.monotonic()

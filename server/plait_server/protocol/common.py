@@ -62,6 +62,7 @@ class GenerationBody(Body):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1_024)] | None = None
 
     user: str | None = Field(None, description="Accepted, without effect; so are the fields below.")
+    request_id: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
