@@ -137,7 +137,7 @@ CONTROLS = (
     ),
     Control(
         "case 30: a life of its own in the row tables",
-        "test_preemption.py::preempted_sequences_give",
+        "test_preemption.py::comes_back_to_its_old_row",
         f"{ENGINE}/runner/runner.py",
         "resident = (sequence, sequence.preemptions)",
         "resident = (sequence, 0)",

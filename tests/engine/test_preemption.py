@@ -27,9 +27,11 @@ SLABS = {"granite": (14, 10), "qwen3_5": (14, 10), "gemma3": (14, 11), "lfm2": (
 
 def shuffle_free_units(engine: Engine) -> None:
     """So that who comes back does not get the memory it had before."""
+    order = random.Random(engine.steps)
+    order.shuffle(engine.ledger.slabs._free)
     for pool in engine.ledger.pools.values():
         for units in pool._free.values():
-            random.Random(engine.steps).shuffle(units)
+            order.shuffle(units)
 
 
 @LOOPS
@@ -75,3 +77,23 @@ def test_prompt_scores_of_a_prompt_that_was_preempted_half_way_are_whole(after: 
     scores, expected = (a.prompt_logprobs or () for a in (answers["r", 0], oracle("granite", request)[0]))
     assert len(scores) == 22
     assert float((table_of(scores) - table_of(expected)).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_sequence_that_comes_back_to_its_old_row_uses_its_new_memory(name: str) -> None:
+    engine = tiny_engine(name)
+    requests = [ask(f"r{i}", prompt_of(5 + i, seed=i), greedy(14)) for i in range(3)]
+    load = Load(engine)
+    load.add(*requests)
+    for _ in range(6):
+        load.step()
+    for _ in range(2):
+        sequence = engine.scheduler.running[1]
+        row, owned = sequence.row, sequence.state.owned()
+        engine.scheduler._preempt(sequence)
+        shuffle_free_units(engine)
+        load.step()
+        assert sequence.row == row
+        assert sequence.state.owned() != owned
+        load.step()
+    check_against_oracle(name, load.finish(), requests)
