@@ -67,10 +67,10 @@ class Clairvoyant(LeastRecentlyUsed):
         """Of the request that is being served."""
         self._uses: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._block_of: dict[tuple[int, int], int] = {}
-        for number, request in enumerate(trace):
+        for index, request in enumerate(trace):
             ids = request.blocks()
             for i, block in enumerate(ids):
-                self._uses[block].append((number, ids[i + 1] if i + 1 < len(ids) else -1))
+                self._uses[block].append((index, ids[i + 1] if i + 1 < len(ids) else -1))
         for block in self._uses:
             tokens = expand((block,))
             self._block_of[int(tokens[0]), int(tokens[-1])] = block

@@ -144,7 +144,7 @@ class Simulation:
         for i, place in enumerate(places):
             own = rows[i * self.geometry.rows : (i + 1) * self.geometry.rows]
             checkpoint = Checkpoint(Position(place), "simulated", {ROWS: own})
-            checkpoint.publish(StepReceipt(self.number), {}, None)
+            checkpoint.publish(StepReceipt(self.number), None)
             self.tree.insert("", tokens[:place], {PAGES: pages}, checkpoint)
         self.totals.insert_seconds.append(perf_counter() - started)
         self.ledger.give_back(PAGES, units[PAGES])

@@ -94,8 +94,8 @@ class _Counts:
     entered: list[float] = field(default_factory=lambda: [0.0] * BINS)
 
     def exposure(self, now: float) -> Floats:
-        under_way: Floats = np.array(self.open) * now - np.array(self.entered)
-        return self.seconds + under_way.clip(0.0)
+        under_way = np.array(self.open, np.float64) * now - np.array(self.entered)
+        return np.asarray(self.seconds + np.maximum(under_way, 0.0))
 
 
 class Sighting(NamedTuple):
@@ -163,7 +163,8 @@ class ReuseModel:
         """Prompts part inside what one of them remembered as one piece, or at an end that was gone on from before."""
         if depth < known < length:
             return known
-        return depth if record is not None and record.continued and depth == known < length else None
+        parted = record is not None and (record.branch or record.continued > 0)
+        return depth if parted and depth == known < length else None
 
     def _remember(self, names: list[int]) -> None:
         points = self._points
