@@ -73,8 +73,9 @@ def view(count: int, inner: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     unit = torch.zeros(inner).numel()
     strides = [torch.zeros(inner[i + 1 :]).numel() for i in range(len(inner))]
     step = 256 // dtype.itemsize
-    memory = torch.zeros(count * -(-unit // step) * step, dtype=dtype)
-    return memory.as_strided(((memory.numel() - unit) // step + 1, *inner), (step, *strides))
+    memory: Tensor = torch.zeros(count * -(-unit // step) * step, dtype=dtype)
+    strided: Tensor = memory.as_strided(((memory.numel() - unit) // step + 1, *inner), (step, *strides))
+    return strided
 
 
 def cases(load: Load, dtype: torch.dtype) -> Iterator[Case]:

@@ -28,7 +28,7 @@ def kernels(compiled: Kernels) -> Kernels:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("outs", "ins"), [(130, 320), (48, 321), (7, 40)])
+@pytest.mark.parametrize(("outs", "ins"), [(130, 320), (48, 321), (7, 40), (50, 2500)])
 def test_a_row_of_linear_is_the_same_to_the_bit_in_every_batch(
     kernels: Kernels, dtype: torch.dtype, outs: int, ins: int
 ) -> None:

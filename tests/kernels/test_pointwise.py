@@ -94,7 +94,7 @@ def test_rotary_turns_pairs_of_halves(kernels: Kernels, dtype: torch.dtype, rota
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 16, 33, 70])
-@pytest.mark.parametrize(("outs", "ins"), [(48, 64), (37, 20), (1, 1), (130, 321)])
+@pytest.mark.parametrize(("outs", "ins"), [(48, 64), (37, 20), (1, 1), (130, 321), (50, 2500)])
 def test_linear_equals_the_product(kernels: Kernels, dtype: torch.dtype, rows: int, outs: int, ins: int) -> None:
     x, weight, bias = (normal(seeded(i), *size).to(dtype) for i, size in enumerate([(rows, ins), (outs, ins), (outs,)]))
     truth = x.double() @ weight.double().T

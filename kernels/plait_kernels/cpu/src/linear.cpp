@@ -12,6 +12,7 @@ constexpr int ROWS = REGISTERS == 32 ? 4 : 2;  // rows of x in a tile
 constexpr int COLS = REGISTERS == 32 ? 6 : 4;  // rows of weight in a tile
 constexpr int FEW_COLS = 8;                    // the same, where x has but one row
 constexpr int GROUP = 48;                      // rows of weight whose sums are rounded together
+constexpr int64_t DEPTH = 1024;                // values of k at a time, so that a tile stays in the nearest cache
 constexpr int64_t CHUNK = 64;                  // rows of x that stay in the cache while weights pass
 
 struct Args {
@@ -55,11 +56,38 @@ void widen_row(const T* from, float* to, int64_t k) {
     }
 }
 
-// sums[m * GROUP + n] = x row m . w row n; rows of x are fp32 and x_stride long.
-template <int M, int N>
-void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, float* sums) {
-    vf acc[M * N] = {};
-    for (int64_t i = 0; i < x_stride; i += LANES) {
+// Where a tile stands in k: accumulators wait in memory between blocks of k, so the order of additions stays one.
+// WHOLE: there is but one block.
+struct Span {
+    int64_t begin, length;
+    bool first, last;
+};
+
+template <bool WHOLE, int M, int N>
+inline void begin_tile(const Span& span, vf* acc, const float* waiting) {
+    for (int i = 0; i < M * N; i++) acc[i] = vf{};
+    if (!WHOLE && !span.first)
+        for (int i = 0; i < M * N; i++) acc[i] = load(waiting + i * LANES);
+}
+
+// sums[m * GROUP + n] = x row m . w row n when k is through.
+template <bool WHOLE, int M, int N>
+inline void end_tile(const Span& span, const vf* acc, float* waiting, float* sums) {
+    if (!WHOLE && !span.last) {
+        for (int i = 0; i < M * N; i++) store(waiting + i * LANES, acc[i]);
+        return;
+    }
+    float flat[M * N];
+    sum_all<M * N>(flat, acc);
+    for (int m = 0; m < M; m++) std::memcpy(sums + m * GROUP, flat + m * N, N * sizeof(float));
+}
+
+// Rows of x are fp32, in the order of the weight's Layout.
+template <bool WHOLE, int M, int N>
+void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, const Span& span, float* waiting, float* sums) {
+    vf acc[M * N];
+    begin_tile<WHOLE, M, N>(span, acc, waiting);
+    for (int64_t i = 0; i < span.length; i += LANES) {
         vf xs[M];
         for (int m = 0; m < M; m++) xs[m] = load(x + m * x_stride + i);
         for (int n = 0; n < N; n++) {
@@ -67,16 +95,15 @@ void tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, fl
             for (int m = 0; m < M; m++) acc[m * N + n] = fma(xs[m], ws, acc[m * N + n]);
         }
     }
-    float flat[M * N];
-    sum_all<M * N>(flat, acc);
-    for (int m = 0; m < M; m++) std::memcpy(sums + m * GROUP, flat + m * N, N * sizeof(float));
+    end_tile<WHOLE, M, N>(span, acc, waiting, sums);
 }
 
 // The same, straight from bf16 weights.
-template <int M, int N>
-void tile(const float* x, int64_t x_stride, const bf16* w, int64_t w_stride, float* sums) {
-    vf acc[M * N] = {};
-    for (int64_t i = 0; i < x_stride; i += 2 * LANES)
+template <bool WHOLE, int M, int N>
+void tile(const float* x, int64_t x_stride, const bf16* w, int64_t w_stride, const Span& span, float* waiting, float* sums) {
+    vf acc[M * N];
+    begin_tile<WHOLE, M, N>(span, acc, waiting);
+    for (int64_t i = 0; i < span.length; i += 2 * LANES)
         for (int odd = 0; odd < 2; odd++) {  // one half after the other: all of x at once would not fit the registers
             vf xs[M];
             for (int m = 0; m < M; m++) xs[m] = load(x + m * x_stride + i + odd * LANES);
@@ -87,9 +114,7 @@ void tile(const float* x, int64_t x_stride, const bf16* w, int64_t w_stride, flo
                 for (int m = 0; m < M; m++) acc[m * N + n] = fma(xs[m], ws, acc[m * N + n]);
             }
         }
-    float flat[M * N];
-    sum_all<M * N>(flat, acc);
-    for (int m = 0; m < M; m++) std::memcpy(sums + m * GROUP, flat + m * N, N * sizeof(float));
+    end_tile<WHOLE, M, N>(span, acc, waiting, sums);
 }
 
 template <class Out, class T>
@@ -99,28 +124,45 @@ struct Problem {
     const T *weight, *bias;
     Out* out;
 
-    // Sums of rows [0, m) of xs with N rows of w, to sums[row * GROUP + column].
-    template <int N, class W>
-    void panel(const float* xs, int64_t m, const W* w, int64_t w_stride, float* sums) const {
-        int64_t row = 0;
-        for (; row + ROWS <= m; row += ROWS) tile<ROWS, N>(xs + row * x_stride, x_stride, w, w_stride, sums + row * GROUP);
-        for (; row < m; row++) tile<1, N>(xs + row * x_stride, x_stride, w, w_stride, sums + row * GROUP);
+    // Sums of rows [0, m) of xs with N rows of w over a span of k, to sums[row * GROUP + column].
+    template <bool WHOLE, int N, class W>
+    void panel(const float* xs, int64_t m, const W* w, int64_t w_stride, const Span& span, float* waiting, float* sums) const {
+        constexpr int64_t TILE = N * LANES;  // waiting values of one row
+        int64_t r = 0;
+        for (; r + ROWS <= m; r += ROWS)
+            tile<WHOLE, ROWS, N>(xs + r * x_stride, x_stride, w, w_stride, span, waiting + r * TILE, sums + r * GROUP);
+        for (; r < m; r++) tile<WHOLE, 1, N>(xs + r * x_stride, x_stride, w, w_stride, span, waiting + r * TILE, sums + r * GROUP);
+    }
+
+    // The same over all of k, from rows of weight in place, or widened where that pays or the tail of a row is padded.
+    template <int N>
+    void column(const float* xs, int64_t m, const T* w, float* sums) const {
+        struct Waiting;
+        bool in_place = ins == x_stride && (sizeof(T) == 4 || m <= 4 * ROWS);
+        if (m < ROWS || x_stride <= DEPTH) {
+            if (m >= ROWS) fetch(w + N * ins, N * ins);  // the next panel comes while this one is computed
+            return stretch<true, N>(xs, m, w, in_place, Span{0, x_stride, true, true}, nullptr, sums);
+        }
+        float* waiting = scratch<Waiting>(CHUNK * N * LANES);
+        for (int64_t k = 0; k < x_stride; k += DEPTH) {
+            Span span{k, std::min(DEPTH, x_stride - k), k == 0, k + DEPTH >= x_stride};
+            stretch<false, N>(xs, m, w, in_place, span, waiting, sums);
+        }
+    }
+
+    template <bool WHOLE, int N>
+    void stretch(const float* xs, int64_t m, const T* w, bool in_place, const Span& span, float* waiting, float* sums) const {
+        const float* x = xs + span.begin;
+        if (in_place) return panel<WHOLE, N>(x, m, w + span.begin, ins, span, waiting, sums);
+        struct Wide;
+        float* wide = scratch<Wide>(N * span.length);
+        for (int n = 0; n < N; n++)
+            widen_row(w + n * ins + span.begin, wide + n * span.length, std::min(span.length, ins - span.begin));
+        panel<WHOLE, N>(x, m, wide, span.length, span, waiting, sums);
     }
 
     static void fetch(const T* from, int64_t n) {
         for (int64_t i = 0; i < n; i += 64 / int64_t(sizeof(T))) __builtin_prefetch(from + i);
-    }
-
-    // The same from rows of weight in place, or widened first where that pays or the tail of a row must be padded.
-    template <int N>
-    void column(const float* xs, int64_t m, const T* w, float* sums) const {
-        if (m >= ROWS) fetch(w + N * ins, N * ins);  // the next panel comes while this one is computed
-        bool in_place = ins == x_stride && (sizeof(T) == 4 || m <= 4 * ROWS);
-        if (in_place) return panel<N>(xs, m, w, ins, sums);
-        struct Wide;
-        float* wide = scratch<Wide>(N * x_stride);
-        for (int n = 0; n < N; n++) widen_row(w + n * ins, wide + n * x_stride, ins);
-        panel<N>(xs, m, wide, x_stride, sums);
     }
 
     // At most CHUNK rows from `row` on, columns [col, end): GROUP columns at a time are summed, then rounded as vectors.
