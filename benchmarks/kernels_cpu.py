@@ -7,6 +7,7 @@ layers of a model do, so that they do not stay in the nearest cache.
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -82,7 +83,7 @@ def cases(load: Load, dtype: torch.dtype) -> Iterator[Case]:
     n, segments = load.tokens, load.segments()
 
     def values(*shape: int) -> Tensor:
-        return (torch.randn(*shape) / shape[-1] ** 0.5).to(dtype)
+        return (torch.randn(*shape) / math.sqrt(shape[-1])).to(dtype)
 
     def walk(tensors: list[Tensor]) -> Callable[[], Tensor]:
         endless = cycle(tensors)
