@@ -89,15 +89,15 @@ CONTROLS = (
         "case 27: every token of a continuation moves the state",
         f"{ORACLE}::pieces_fed_one_after_another",
         f"{ENGINE}/runner/builder.py",
-        "Chunk(int(borders[i]), int(borders[i + 1]), i)",
-        "Chunk(int(borders[i + 1]) - 1, int(borders[i + 1]), i)",
+        "Chunk(base + begin, base + row.end, i)",
+        "Chunk(base + row.end - 1, base + row.end, i)",
     ),
     Control(
-        "case 28: chunks begin behind the padded decodes",
+        "case 28: every row behind the decodes is in the chunk table",
         f"{ORACLE}::share_a_step_in_any_order",
         f"{ENGINE}/runner/builder.py",
-        "for i in range(decodes + pads, len(layout))",
-        "for i in range(decodes, len(layout) - pads)",
+        "for i in range(first, len(layout)):",
+        "for i in range(first, len(layout) - 1):",
     ),
     Control(
         "case 29: the same steps give the same bits",
@@ -139,7 +139,7 @@ CONTROLS = (
         "case 30: a life of its own in the row tables",
         "test_preemption.py::comes_back_to_its_old_row",
         f"{ENGINE}/runner/runner.py",
-        "resident = (sequence, sequence.preemptions)",
+        "resident = (sequence, sequence.admissions)",
         "resident = (sequence, 0)",
     ),
     Control(
@@ -182,8 +182,8 @@ CONTROLS = (
         "case 32: a prefill has all its pages before it starts",
         f"{RANDOM}::everything_ends",
         f"{ENGINE}/state/sequence_state.py",
-        "        return min(self._pages_for(prompt), self._pages_for(span) + 1)",
-        "        return min(self._pages_for(prompt), self._pages_for(span) - 1)",
+        "self.group.pages_for(span) + 1)",
+        "self.group.pages_for(span) - 1)",
     ),
     Control(
         "case 33: what can never fit is refused at entry",
@@ -288,8 +288,8 @@ CONTROLS = (
         "aborted sequences leave the queue",
         f"{ABORTS}::aborted_in_the_queue",
         f"{ENGINE}/scheduler/scheduler.py",
-        "            self.waiting.remove(sequence)",
-        "            pass",
+        "        else:\n            self.waiting.remove(sequence)",
+        "        else:\n            pass",
     ),
     Control(
         "500 aborts leave the neighbours right",
@@ -302,8 +302,8 @@ CONTROLS = (
         "64 at once give the oracle's answers",
         "test_aborts.py::sixty_four",
         f"{ENGINE}/runner/builder.py",
-        "self.tables.slots[group.id][:, table_rows]",
-        "self.tables.slots[group.id][:, np.maximum(table_rows, 1)]",
+        "self.tables.slots[group.id][:, rows]",
+        "self.tables.slots[group.id][:, np.maximum(rows, 1)]",
     ),
     # Sampling ---------------------------------------------------------------------------------------------------------
     Control(
