@@ -67,15 +67,16 @@ class Kernels:
     choices: dict[str, Choice] = field(default_factory=dict)
     _build: Build | None = None
     _library: Library | None = None
+    _threads: int | None = None
 
     def upgrade(self) -> bool:
         """Take over faster kernels that became ready since the last call; True if anything changed.
 
         Call it between steps, never inside one: two implementations of an op agree to rounding, not to the bit. Also
-        follows ``torch.set_num_threads``. Costs a microsecond.
+        follows ``torch.set_num_threads``, unless ``use_threads`` was called. Costs a microsecond.
         """
         if self._library is not None:
-            self._library.follow_threads()
+            self._library.set_threads(self._threads or torch.get_num_threads())
         if self._build is None:
             return False
         try:
@@ -86,6 +87,16 @@ class Kernels:
             self._stay(str(error))
         self._build = None
         return True
+
+    def use_threads(self, threads: int) -> None:
+        """Compiled ops use this many threads, whatever torch does.
+
+        PyTorch's own threads wait for one another at every op; where cores are shared with other processes a single
+        such wait takes milliseconds. A server can leave torch one thread, since what is heavy is compiled.
+        """
+        self._threads = threads
+        if self._library is not None:
+            self._library.set_threads(threads)
 
     def record(self, step: Callable[[], T]) -> Recording[T]:
         """Run ``step`` and keep its calls, to be made again without Python in between: see ``plait_kernels.cpu.tape``.
@@ -114,6 +125,7 @@ class Kernels:
             self._library = Library(target.library)
         except OSError as error:
             raise BuildError(f"cannot load {target.library.name}: {error}") from error
+        self._library.set_threads(self._threads or torch.get_num_threads())
         for name, op in compiled_ops(self._library).items():
             setattr(self, name, op)
             self.choices[name] = Choice("cpu", f"compiled for this processor by {Path(target.compiler).name}")

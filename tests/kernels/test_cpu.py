@@ -142,6 +142,17 @@ def test_a_step_that_looks_at_a_value_is_not_recorded(kernels: Kernels) -> None:
         Kernels().record(lambda: x)
 
 
+@pytest.mark.usefixtures("threads")
+def test_the_number_of_threads_may_be_ones_own(kernels: Kernels) -> None:
+    assert kernels._library is not None
+    kernels.use_threads(3)
+    kernels.upgrade()
+    assert kernels._library._threads == 3
+    kernels._threads = None
+    kernels.upgrade()
+    assert kernels._library._threads == torch.get_num_threads()
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A user's cache with nothing in it, and sources of our own."""

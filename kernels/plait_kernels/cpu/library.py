@@ -19,14 +19,14 @@ STEP = "8q"
 
 
 class Library:
-    """The shared library at ``path``, working with as many threads as torch does."""
+    """The shared library at ``path``, at first with as many threads as torch has."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
         self.lanes = int(self._library.plait_lanes())
         self._threads = 0
         self._listener: Callable[[int, bytes], None] | None = None
-        self.follow_threads()
+        self.set_threads(torch.get_num_threads())
 
     def op(self, name: str, fields: str) -> Callable[..., None]:
         """The op as a function of its fields in order: ``q`` an integer or a pointer, ``d`` a float."""
@@ -57,9 +57,9 @@ class Library:
         function = self._library.plait_replay
         return lambda: function(count, addresses, arguments) and None
 
-    def follow_threads(self) -> None:
-        """Take over what ``torch.set_num_threads`` has said since the last call."""
-        if (threads := torch.get_num_threads()) != self._threads:
+    def set_threads(self, threads: int) -> None:
+        """How many threads work on a call, the caller included. Nothing is done where nothing changes."""
+        if threads != self._threads:
             self._library.plait_set_threads(ctypes.c_int64(threads))
             self._threads = threads
 
