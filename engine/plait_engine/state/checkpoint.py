@@ -35,9 +35,9 @@ class WindowPages:
 class Checkpoint:
     """Valid at exactly ``position``. Owns its slot rows and holds a reference on each of its window pages.
 
-    ``windows`` are shared in the
-    ledger for it. ``checksum`` covers the slot rows' bytes and stays on the device; whoever copies the rows back
-    compares. ``fingerprint`` names the layout and the model that wrote them.
+    ``windows`` are shared in the ledger for it. ``checksum`` covers the slot rows' bytes, one number a group, and stays
+    on the device; whoever copies the rows back compares. ``fingerprint`` names the layout and the model that wrote
+    them. ``births`` are those of all that it owns, from when it came into a tree.
     """
 
     position: Position
@@ -45,6 +45,7 @@ class Checkpoint:
     slots: Units
     windows: dict[GroupId, WindowPages] = field(default_factory=dict)
     checksum: Tensor | None = None
+    births: dict[GroupId, list[int | None]] = field(default_factory=dict)
     stage: Stage = Stage.RESERVED
     receipt: StepReceipt | None = None
     leases: int = 0
@@ -60,7 +61,7 @@ class Checkpoint:
         if self.leases:
             raise StateBug(f"a checkpoint at {self.position} is discarded under {self.leases} leases")
         for group, units in self.owned().items():
-            ledger.give_back(group, units)
+            ledger.give_back_own(group, units, self.births.get(group, ledger.births(group, units)))
         self.slots, self.windows, self.stage = {}, {}, Stage.GONE
 
     def owned(self) -> Units:

@@ -66,6 +66,17 @@ class Ledger:
         taken = self.pools[group].taken
         return all(unit in taken for unit in units)
 
+    def births(self, group: GroupId, units: Iterable[Granule]) -> list[int | None]:
+        """Which taking of each unit it is that holds now; None where it is free."""
+        return list(map(self.pools[group].births.get, units))
+
+    def give_back_own(self, group: GroupId, units: list[Granule], births: list[int | None]) -> None:
+        """Like ``give_back``, but what was freed since ``births`` were read is not ours any more, and is left alone."""
+        now = self.births(group, units)
+        if now != births:
+            units = [unit for unit, own, birth in zip(units, now, births, strict=False) if own == birth is not None]
+        self.give_back(group, units)
+
     def references(self, group: GroupId, unit: Granule) -> int:
         return self.pools[group].taken.get(unit, 0)
 

@@ -51,11 +51,17 @@ class UnitPool:
     slabs: SlabPool
     taken: dict[Granule, int] = field(default_factory=dict)
     """References on each unit that is not free."""
+    births: dict[Granule, int] = field(default_factory=dict)
+    """A number for each unit that is not free, another one each time that it is taken: who remembers it along with the
+    address notices when the unit was freed, and taken by others, behind his back."""
+    _born: int = 0
     _free: dict[int, list[Granule]] = field(default_factory=dict)
     _by_free: list[dict[int, None]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.per_slab = self.slabs.slab_bytes // self.group.unit_bytes
+        unit_bytes = self.group.unit_bytes
+        self.per_slab = self.slabs.slab_bytes // unit_bytes
+        self._step = unit_bytes // GRANULE_BYTES
         self._by_free = [{} for _ in range(self.per_slab + 1)]
         self.available = 0
         """Free units in the slabs that this pool has already."""
@@ -77,6 +83,8 @@ class UnitPool:
             self._by_free[len(free)][slab] = None
             self.available -= n
         self.taken.update(dict.fromkeys(got, 1))
+        self.births.update(zip(got, range(self._born, self._born + units), strict=True))
+        self._born += units
         return got
 
     def share(self, units: Iterable[Granule]) -> None:
@@ -97,7 +105,7 @@ class UnitPool:
             if references > 1:
                 self.taken[unit] = references - 1
                 continue
-            del self.taken[unit]
+            del self.taken[unit], self.births[unit]
             freed.append(unit)
             slab = self.slab_of(unit)
             free = self._free[slab]
@@ -151,6 +159,7 @@ class UnitPool:
         moves = dict(zip(sources, self.take(len(sources)), strict=True))
         for source, target in moves.items():
             self.taken[target] = self.taken.pop(source)
+            self.births[target] = self.births.pop(source)
         for slab in leaving:
             del self._free[slab]
             self.slabs.give_back(slab)
@@ -173,5 +182,4 @@ class UnitPool:
 
     def _units_of(self, slab: int) -> Iterator[Granule]:
         start = slab * self.slabs.slab_bytes // GRANULE_BYTES
-        step = self.group.unit_bytes // GRANULE_BYTES
-        return (Granule(start + i * step) for i in range(self.per_slab))
+        return (Granule(start + i * self._step) for i in range(self.per_slab))

@@ -69,7 +69,7 @@ class PrefixCache:
             return NO_MATCH  # What a prompt token scored is not part of any state, so it must be computed again.
         match = self.tree.match(sequence.namespace, np.array(sequence.tokens, np.int32))
         for i, point in enumerate(match.points):
-            flaw = find_flaw(point, self.tree, self.ledger, self.fingerprint)
+            flaw = find_flaw(point, self.ledger, self.fingerprint)
             if flaw is None:
                 return Match(match.known, match.points[i:])
             self.drop(point, flaw)
@@ -133,7 +133,9 @@ class PrefixCache:
         """A resume point that cannot be used: count it, and see that nobody finds it again."""
         self.stats.count("plait_state_restore_failures_total", labels=f"state={flaw.state},reason={flaw.reason}")
         node, checkpoint = point.node, point.checkpoint
-        if checkpoint is not None and node.checkpoint is checkpoint:
+        if flaw.node is not None:
+            self._condemned.extend(self.tree.cut(flaw.node))
+        elif checkpoint is not None and node.checkpoint is checkpoint:
             self._condemned.append(checkpoint)
             self.tree.detach_checkpoint(node)
         self._bury()

@@ -11,30 +11,44 @@ from torch import Tensor
 
 from plait_engine.state.checkpoint import Checkpoint, Stage
 from plait_engine.state.ledger import Ledger
-from plait_engine.state.spec import PagedSpec, Position, StateGroup
-from plait_engine.state.tree import Lease, PrefixTree, ResumePoint
+from plait_engine.state.spec import Granule, PagedSpec, Position, StateGroup
+from plait_engine.state.tree import Lease, Node, ResumePoint
 from plait_engine.state.unit_copy import UnitCopier, UnitCopy
 
 
 class Flaw(NamedTuple):
-    """What is wrong with a resume point: labels of ``plait_state_restore_failures_total``."""
+    """What is wrong with a resume point: labels of ``plait_state_restore_failures_total``. ``node``: pages of this one
+    are not there, so that nothing behind it can be used either.
+    """
 
     state: str
     reason: str
+    node: Node | None = None
 
 
-def find_flaw(point: ResumePoint, tree: PrefixTree, ledger: Ledger, fingerprint: str) -> Flaw | None:
+def find_flaw(point: ResumePoint, ledger: Ledger, fingerprint: str) -> Flaw | None:
     """The first of checks 1 to 3 that fails, or None."""
+    path = point.node.path()
     for group in ledger.groups:
         if group.full:
-            pages = tree.pages_up_to(point, group.id)
-            if len(pages) != group.pages_for(point.position) or not ledger.holds(group.id, pages):
-                return Flaw(group.spec.kind, "pages_missing")
+            for node in path:
+                if reason := _missing(ledger, group, node.pages[group.id], node.births[group.id], "pages_missing"):
+                    return Flaw(group.spec.kind, reason, node)
         elif point.checkpoint is None:
             return Flaw(group.spec.kind, "no_checkpoint")
         elif (reason := _flaw_in(point.checkpoint, group, point.position, ledger, fingerprint)) is not None:
             return Flaw(group.spec.kind, reason)
     return None
+
+
+def _missing(
+    ledger: Ledger, group: StateGroup, units: list[Granule], births: list[int | None] | None, missing: str
+) -> str | None:
+    """``missing`` where one of the units is free or lacks, ``stale`` where others have taken one since."""
+    now = ledger.births(group.id, units)
+    if now == births:
+        return None
+    return missing if None in now or len(now) != len(births or ()) else "stale"
 
 
 def _flaw_in(
@@ -44,15 +58,15 @@ def _flaw_in(
         return "position"
     if checkpoint.fingerprint != fingerprint:
         return "layout"
+    births = checkpoint.births.get(group.id)
     if not group.paged:
-        rows = checkpoint.slots.get(group.id, [])
-        return None if len(rows) == group.units_per_slot and ledger.holds(group.id, rows) else "slot_missing"
+        return _missing(ledger, group, checkpoint.slots.get(group.id, []), births, "slot_missing")
     assert isinstance(group.spec, PagedSpec)
     window = checkpoint.windows.get(group.id)
     first = group.spec.needed(position).start // group.page_size
     if window is None or window.first > first or window.first + len(window.pages) != group.pages_for(position):
         return "pages_missing"
-    return None if ledger.holds(group.id, list(window.pages)) else "pages_missing"
+    return _missing(ledger, group, list(window.pages), births, "pages_missing")
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,7 @@ class Restore:
         checkpoint = self.point.checkpoint
         if found is None or checkpoint is None or checkpoint.checksum is None:
             return None
-        if int(found) == int(checkpoint.checksum):
-            return None
-        return Flaw(next(g.spec.kind for g in groups if not g.paged), "checksum")
+        written = dict(zip(checkpoint.slots, checkpoint.checksum.tolist(), strict=True))
+        read = dict(zip(checkpoint.slots, found.tolist(), strict=True))
+        flawed = (g.spec.kind for g in groups if g.id in written and written[g.id] != read[g.id])
+        return next((Flaw(kind, "checksum") for kind in flawed), None)

@@ -33,13 +33,15 @@ TOKEN_BYTES = 4
 @dataclass(eq=False)
 class Node:
     """``pages[group]`` are those of page numbers ``start // span`` up to the one that holds token ``end - 1``, where
-    ``span`` is how many tokens a page of the group stands for. ``raw`` are the tokens as int32 bytes.
+    ``span`` is how many tokens a page of the group stands for. ``births`` are those of the pages, so that one that was
+    freed and taken by others is not mistaken for ours. ``raw`` are the tokens as int32 bytes.
     """
 
     parent: "Node | None"
     start: int
     raw: bytes
     pages: dict[GroupId, list[Granule]] = field(default_factory=dict)
+    births: dict[GroupId, list[int | None]] = field(default_factory=dict)
     children: dict[int, "Node"] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     leases: int = 0
@@ -207,7 +209,10 @@ class PrefixTree:
             skipped = node.start // span
             upper.pages[group] = pages[: -(-at // span) - skipped]
             node.pages[group] = pages[at // span - skipped :]
-            if at % span:
+            births = node.births[group]
+            upper.births[group] = births[: -(-at // span) - skipped]
+            node.births[group] = births[at // span - skipped :]
+            if at % span and self.ledger.births(group, upper.pages[group][-1:]) == upper.births[group][-1:]:
                 self.ledger.share(group, upper.pages[group][-1:])
         node.parent.children[node.first] = upper
         node.parent, node.raw, node.start = upper, node.raw[cut:], at
@@ -225,6 +230,7 @@ class PrefixTree:
             node.pages[group.id] = pages[group.id][first:last]
         for group in self._full:
             self.ledger.share(group.id, node.pages[group.id])
+            node.births[group.id] = self.ledger.births(group.id, node.pages[group.id])
         parent.children[node.first] = node
         return node
 
@@ -233,6 +239,7 @@ class PrefixTree:
             return
         if node.checkpoint is None:
             node.checkpoint = checkpoint
+            checkpoint.births = {group: self.ledger.births(group, units) for group, units in checkpoint.owned().items()}
         else:
             checkpoint.discard(self.ledger)
 
@@ -283,6 +290,28 @@ class PrefixTree:
         if self.needs_checkpoint:
             self.prune(node)
 
+    def cut(self, node: Node) -> list[Checkpoint]:
+        """Forget ``node`` and all behind it, which is broken; what a lease holds stays until somebody cuts again.
+
+        Returns the checkpoints that hung there: they are the caller's now, leased or not.
+        """
+        assert node.parent is not None
+        loose = self._cut(node)
+        if self.needs_checkpoint:
+            self.prune(node.parent)
+        return loose
+
+    def _cut(self, node: Node) -> list[Checkpoint]:
+        loose = [checkpoint for child in [*node.children.values()] for checkpoint in self._cut(child)]
+        self.unpin(ResumePoint(Position(node.end), node, node.checkpoint))
+        if node.checkpoint is not None:
+            loose.append(node.checkpoint)
+            node.checkpoint = None
+            self._changed(node)
+        if not node.children and not node.leases:
+            self._remove(node)
+        return loose
+
     def detach_checkpoint(self, node: Node) -> None:
         """Like ``drop_checkpoint``, but the checkpoint is the caller's from now on."""
         node.checkpoint = None
@@ -313,8 +342,8 @@ class PrefixTree:
     def _remove(self, node: Node) -> None:
         assert node.parent is not None
         for group, pages in node.pages.items():
-            self.ledger.give_back(group, pages)
-        node.pages = {}
+            self.ledger.give_back_own(group, pages, node.births[group])
+        node.pages, node.births = {}, {}
         parent = node.parent
         del parent.children[node.first]
         if self.observer is not None:

@@ -23,6 +23,7 @@ class UnitCopier:
 
     def __init__(self, arena: Arena, groups: tuple[StateGroup, ...]) -> None:
         self._groups = groups
+        self._unit_bytes = {group.id: group.unit_bytes for group in groups}
         self._arena = arena
 
     def copy(self, copies: list[UnitCopy]) -> None:
@@ -34,14 +35,15 @@ class UnitCopier:
                 view[self._index([c.target for c in own])] = view[self._index([c.source for c in own])]
 
     def checksum(self, units: dict[GroupId, list[Granule]]) -> Tensor:
-        """One int64 over all bytes of the units, in order: any flipped byte and any two swapped words change it."""
-        total = torch.zeros((), dtype=torch.int64, device=self._arena.bytes.device)
-        for group in self._groups:
-            if addresses := units.get(group.id):
-                words = self._arena.units(group.unit_bytes, torch.int64)[self._index(addresses)]
-                weights = torch.arange(1, 2 * words.numel(), 2, device=words.device).view_as(words)
-                total = total * 31 + (words * weights).sum()
-        return total
+        """An int64 for each group of ``units`` over all bytes, in order: any flipped byte and any two swapped words
+        change it.
+        """
+        sums = []
+        for id, addresses in units.items():
+            words = self._arena.units(self._unit_bytes[id], torch.int64)[self._index(addresses)]
+            weights = torch.arange(1, 2 * words.numel(), 2, device=words.device).view_as(words)
+            sums.append((words * weights).sum())
+        return torch.stack(sums)
 
     def _index(self, units: list[Granule]) -> Tensor:
         return torch.tensor(units, dtype=torch.int64, device=self._arena.bytes.device)
