@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from plait_engine.client import EngineClient
+from plait_server.audit import Audit, AuditLog
+from plait_server.auth.guard import Guard
 from plait_server.config import ServerConfig
 from plait_server.errors import install_handlers
 from plait_server.front import FrontEnd
@@ -22,19 +24,24 @@ from plait_server.text.model_text import ModelText
 def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> FastAPI:
     """An ASGI application that owns ``engine`` from its start-up to its shutdown.
 
-    It answers at once; until the engine is ready, generating requests get 503 and ``/ready`` says why.
+    It answers at once; until the engine is ready, generating requests get 503 and ``/ready`` says why. Raises
+    ``ValueError`` or ``OSError`` when the file of keys or the audit log cannot be used.
     """
     front = FrontEnd(config=config, engine=engine, text=text)
+    audit = AuditLog(config.audit_log) if config.audit_log is not None else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(front.health.wait_engine()), asyncio.create_task(front.health.watch())]
+        tasks.append(asyncio.create_task(front.keys.watch(config.keys_seconds)))
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await engine.shutdown()
+            if audit is not None:
+                audit.close()
 
     app = FastAPI(title="Plait", version=installed_version(), lifespan=lifespan)
     app.state.front = front
@@ -42,7 +49,10 @@ def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> F
     for module in (completions, chat, models, tokenize, health, metrics):
         app.include_router(module.router, responses=RESPONSES)
     # Added last is outermost.
+    app.add_middleware(Guard, front=front)
     app.add_middleware(LastResort)
     app.add_middleware(ClientConnection, config=config)
+    if audit is not None:
+        app.add_middleware(Audit, write=audit.write)
     app.add_middleware(RequestId)
     return app

@@ -1,6 +1,7 @@
 """What the HTTP side can be told at start. The engine has its own configuration."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,16 @@ class ServerConfig:
     """All headers of one request. Clients have been seen to send request ids of a megabyte."""
     max_headers: int = 256
     max_body_bytes: int = 32 * 1024 * 1024
+    api_key: str | None = field(default=None, repr=False)
+    """One key for everybody; printed nowhere."""
+    keys: Path | None = None
+    """File of keys with names, tenants and limits."""
+    keys_seconds: float = 1.0
+    """How often the file of keys is looked at."""
+    guard_metrics: bool = False
+    """Whether the metrics page wants a key too, where there are keys."""
+    audit_log: Path | None = None
+    """File that gets a JSON line per request."""
     max_sequences_per_request: int = 1_024
     """Bound on prompts times ``n``: each is a place in the engine's queue."""
     heartbeat_limit_seconds: float = 60.0
@@ -40,7 +51,10 @@ class ServerConfig:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")
         if self.grace_seconds < 0:
             raise ValueError("grace_seconds must not be negative")
+        if self.api_key is not None and not self.api_key.strip():
+            raise ValueError("api_key must not be empty; leave it out to serve without keys")
 
     def lines(self) -> list[str]:
         """One ``name = value`` line per option, for the log."""
-        return [f"{name} = {value!r}" for name, value in asdict(self).items()]
+        shown = asdict(self) | ({} if self.api_key is None else {"api_key": "(set)"})
+        return [f"{name} = {(str(value) if isinstance(value, Path) else value)!r}" for name, value in shown.items()]

@@ -8,6 +8,9 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from plait_engine.client import EngineClient
+from plait_server.auth.keys import KeyStore
+from plait_server.auth.limits import Limiter
+from plait_server.call import Call
 from plait_server.config import ServerConfig
 from plait_server.drain import Running
 from plait_server.errors import ApiError
@@ -26,10 +29,12 @@ class FrontEnd:
     text: ModelText
     metrics: Metrics = field(default_factory=Metrics)
     running: Running = field(default_factory=Running)
+    limiter: Limiter = field(default_factory=Limiter)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
         self.health = Health(self.engine, self.config)
+        self.keys = KeyStore(self.config.keys, self.config.api_key)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,8 +49,17 @@ class FrontEnd:
             raise unknown_model(asked, self.names)
         return asked
 
-    def generate(self, job: Job) -> Generation:
-        return Generation(job=job, engine=self.engine, tokenizer=self.text.tokenizer, metrics=self.metrics)
+    def generate(self, job: Job, call: Call) -> Generation:
+        """The work for ``call``, which keeps it for the audit log."""
+        call.generation = Generation(
+            job=job,
+            engine=self.engine,
+            tokenizer=self.text.tokenizer,
+            metrics=self.metrics,
+            limiter=self.limiter,
+            key=call.key,
+        )
+        return call.generation
 
 
 def unknown_model(asked: str, names: tuple[str, ...]) -> ApiError:

@@ -10,6 +10,8 @@ from typing import Any
 
 from plait_engine.client import EngineClient, EngineError
 from plait_engine.request import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
+from plait_server.auth.keys import Key
+from plait_server.auth.limits import Limiter
 from plait_server.metrics import Metrics
 from plait_server.sequence_text import Piece, SequenceText, end_ids_of
 from plait_server.text.tokenizer import TextTokenizer
@@ -51,6 +53,11 @@ class Generation:
     engine: EngineClient
     tokenizer: TextTokenizer
     metrics: Metrics
+    limiter: Limiter = field(default_factory=Limiter)
+    key: Key | None = None
+    """Whose limits the work counts against; its tenant is part of the cache's namespace."""
+    failure: str | None = None
+    """Code of the error that ended a stream after its beginning."""
     started: float = field(default_factory=time.monotonic)
     parts: list[Part] = field(default_factory=list)
 
@@ -63,12 +70,18 @@ class Generation:
 
     async def pieces(self) -> AsyncGenerator[list[Piece], None]:
         """All choices' pieces as they come. Raises ``EngineError``; closing it early ends the work in the engine."""
-        with self.metrics.following(self.prompt_tokens, self.started) as follow:
+        info = self.engine.info
+        capacity = info.max_seqs + info.max_queue
+        with (
+            self.limiter.work(self.key, self.prompt_tokens, self.unfinished, capacity) as used,
+            self.metrics.following(self.prompt_tokens, self.started) as follow,
+        ):
             source = self.engine.submit(self.parts[0].request) if len(self.parts) == 1 else self._merged()
             async with aclosing(source):
                 async for deltas in source:
                     if pieces := self._advance(deltas):
                         follow.tokens(pieces)
+                        used(sum(len(piece.token_ids) for piece in pieces))
                         yield pieces
                         if not self.unfinished:
                             break
@@ -97,6 +110,7 @@ class Generation:
             sampling=job.sampling,
             n=job.n,
             priority=job.priority,
+            tenant="" if self.key is None else self.key.tenant,
             cache_salt=job.cache_salt,
             marks=job.marks,
         )

@@ -88,14 +88,21 @@ def chat_marks(
     return marks.of(template_messages(template, body), kwargs, text, ids)
 
 
-def token_limit(prompt_tokens: int, asked: int | None, limit: int, *, default: int | None, params: Params) -> int:
-    """How many tokens may be generated: what was asked, or the default, or (None) all the room there is."""
+def token_limit(
+    prompt_tokens: int, asked: int | None, limit: int, *, default: int | None, params: Params, most: int | None = None
+) -> int:
+    """How many tokens may be generated: what was asked, or the default, or (None) all the room there is.
+
+    ``most`` is what the client's key allows: asking for more is refused, not asking gets that many.
+    """
     room = limit - prompt_tokens
     if room < 1 and asked != 0:
         what = f"the prompt has {prompt_tokens} tokens and leaves no room for an answer"
         raise too_long(what, limit, params.prompt)
     if asked is None:
-        return room if default is None else min(default, room)
+        return min(number for number in (room, default, most) if number is not None)
+    if most is not None and asked > most:
+        raise bad(params.max_tokens, f"this API key allows at most {most} tokens for an answer", "max_tokens_limit")
     if asked > room:
         what = f"the prompt has {prompt_tokens} tokens and {params.max_tokens} asks for {asked} more"
         raise too_long(what, limit, params.max_tokens)

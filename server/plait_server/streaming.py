@@ -61,7 +61,9 @@ class EventStream(Response):
         except Exception as error:
             if not started:
                 raise
-            last = b"data: " + as_api_error(error).body() + b"\n\n"
+            shown = as_api_error(error)
+            self._generation.failure = shown.code
+            last = b"data: " + shown.body() + b"\n\n"
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _start(self, send: Send) -> None:

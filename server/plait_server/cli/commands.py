@@ -33,6 +33,10 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 8000 by default, 0 for any free one.")]
 ServedName = Annotated[list[str] | None, typer.Option(help="Name that clients use; may be given several times.")]
+ApiKey = Annotated[str | None, typer.Option(help="The one key that requests must carry.")]
+Keys = Annotated[Path | None, typer.Option(help="File of keys, as `plait key` prints them; read again on change.")]
+GuardMetrics = Annotated[bool | None, typer.Option("--guard-metrics", help="/metrics wants a key too.")]
+AuditLog = Annotated[Path | None, typer.Option(help="File that gets a JSON line per request.")]
 Grace = Annotated[float | None, typer.Option(help="Seconds for running requests after SIGTERM; 30 by default.")]
 LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")]
 AccessLog = Annotated[bool | None, typer.Option("--access-log", help="A log line per request.")]
@@ -55,6 +59,10 @@ def serve(
     state_dtype: StateDtype = None,
     page_size: PageSize = None,
     threads: Threads = None,
+    api_key: ApiKey = None,
+    keys: Keys = None,
+    guard_metrics: GuardMetrics = None,
+    audit_log: AuditLog = None,
     grace_seconds: Grace = None,
     log_level: LogLevel = None,
     access_log: AccessLog = None,
@@ -141,6 +149,22 @@ def verify(
     from plait_server.cli.offline import verify_model
 
     sys.exit(verify_model(engine_config))
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Option(help="What logs call the key; unique in its file.")],
+    tenant: Annotated[str, typer.Option(help="Whose it is. Keys of one tenant share what is cached.")],
+) -> None:
+    """Make an API key. The key goes to the terminal, once; its entry for the file of keys to the output."""
+    from plait_server.cli.new_key import make_key
+
+    try:
+        entry, secret = make_key(name, tenant)
+    except ValueError as error:
+        fail(error)
+    typer.echo(f"key (keep it, it is written down nowhere): {secret}", err=True)
+    typer.echo(entry, nl=False)
 
 
 @app.command()

@@ -75,6 +75,8 @@ def convert(name: str, value: Any, wanted: Any) -> Any:
         return parse_bytes(value)
     if name == "served_names":
         return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
+    if Path in get_args(wanted) and isinstance(value, str | Path):
+        return Path(value).expanduser()
     if name == "log_level" and value not in LOG_LEVELS:
         raise OptionError(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {value!r}")
     if name == "load_format" and value not in list(LoadFormat):

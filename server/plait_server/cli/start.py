@@ -24,14 +24,15 @@ def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
     try:
         folder = find_model(engine_config.model)
         text = ModelText.load(folder)
+        engine_config, config = resolved(engine_config, config, folder)
+        engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
+        app = create_app(config, engine, text)
     except (ModelNotFoundError, OSError, ValueError) as error:
         log.error("%s", error)
         return 1
-    engine_config, config = resolved(engine_config, config, folder)
     for line in (*engine_config.describe().splitlines(), *config.lines()):
         log.info("%s", line.strip())
-    engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
-    return run(create_app(config, engine, text), config)
+    return run(app, config)
 
 
 def resolved(engine: EngineConfig, server: ServerConfig, folder: Path) -> tuple[EngineConfig, ServerConfig]:

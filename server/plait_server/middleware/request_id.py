@@ -5,6 +5,8 @@ from secrets import token_hex
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from plait_server.call import call_of
+
 CLEAN = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -20,6 +22,7 @@ class RequestId:
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = given if CLEAN.fullmatch(given) else token_hex(16).encode()
+        call_of(scope).request_id = request_id.decode()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

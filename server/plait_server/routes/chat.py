@@ -9,6 +9,7 @@ from plait_server.answers.chat import ChatChunks, ChatOptions
 from plait_server.answers.collected import collect
 from plait_server.answers.head import Head
 from plait_server.body import StrictRoute
+from plait_server.call import Call, Caller
 from plait_server.front import Front, FrontEnd
 from plait_server.generation import Job
 from plait_server.prepare import Params, chat_marks, chat_prompt, prompt_ids, sampling, token_limit
@@ -20,12 +21,13 @@ router = APIRouter(route_class=StrictRoute)
 
 
 @router.post("/v1/chat/completions", response_model=None, responses=GENERATED)
-async def create_chat_completion(body: ChatBody, front: Front) -> Response:
+async def create_chat_completion(body: ChatBody, front: Front, call: Caller) -> Response:
     """Answer a conversation."""
     front.health.admit()
     with front.running.entry():
         head = Head(prefix="chatcmpl", model=front.model(body.model))
-        generation = front.generate(await job_of(front, body))
+        call.model = head.model
+        generation = front.generate(await job_of(front, body, call), call)
         options = options_of(body)
         if not body.stream:
             choices = await collect(generation)
@@ -34,12 +36,12 @@ async def create_chat_completion(body: ChatBody, front: Front) -> Response:
     return EventStream(generation, ChatChunks(generation, head, options), front.running)
 
 
-async def job_of(front: FrontEnd, body: ChatBody) -> Job:
+async def job_of(front: FrontEnd, body: ChatBody, call: Call) -> Job:
     text = await chat_prompt(front, body, **body.template_kwargs)
     prompt = await prompt_ids(front, text, add_special_tokens=bool(body.add_special_tokens), param="messages")
     limit = front.engine.info.max_model_len
     params = Params("messages", "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
-    max_tokens = token_limit(len(prompt), body.token_limit, limit, default=None, params=params)
+    max_tokens = token_limit(len(prompt), body.token_limit, limit, default=None, params=params, most=call.max_tokens)
     top = (body.top_logprobs or 0) if body.logprobs else None
     return Job(
         prompts=(prompt,),

@@ -9,6 +9,7 @@ from plait_server.answers.collected import collect
 from plait_server.answers.completion import CompletionChunks, CompletionOptions
 from plait_server.answers.head import Head
 from plait_server.body import StrictRoute
+from plait_server.call import Call, Caller
 from plait_server.errors import bad
 from plait_server.front import Front, FrontEnd
 from plait_server.generation import Job
@@ -22,14 +23,15 @@ PARAMS = Params("prompt", "max_tokens")
 
 
 @router.post("/v1/completions", response_model=None, responses=GENERATED)
-async def create_completion(body: CompletionBody, front: Front) -> Response:
+async def create_completion(body: CompletionBody, front: Front, call: Caller) -> Response:
     """Continue one prompt or several."""
     front.health.admit()
     with front.running.entry():
         head = Head(prefix="cmpl", model=front.model(body.model))
-        job = await job_of(front, body)
+        call.model = head.model
+        job = await job_of(front, body, call)
         options = options_of(front, body, job)
-        generation = front.generate(job)
+        generation = front.generate(job, call)
         if not body.stream:
             choices = await collect(generation)
             document = completion.answer(generation, head, choices, options)
@@ -37,7 +39,7 @@ async def create_completion(body: CompletionBody, front: Front) -> Response:
     return EventStream(generation, CompletionChunks(generation, head, options), front.running)
 
 
-async def job_of(front: FrontEnd, body: CompletionBody) -> Job:
+async def job_of(front: FrontEnd, body: CompletionBody, call: Call) -> Job:
     most = front.config.max_sequences_per_request
     if len(body.prompt) * body.choices > most:
         raise bad("n", f"prompts times n is {len(body.prompt) * body.choices}; at most {most} are allowed")
@@ -45,7 +47,9 @@ async def job_of(front: FrontEnd, body: CompletionBody) -> Job:
     prompts = [await prompt_ids(front, prompt, add_special_tokens=add_special_tokens) for prompt in body.prompt]
     longest = max(map(len, prompts))
     limit = front.engine.info.max_model_len
-    max_tokens = token_limit(longest, body.max_tokens, limit, default=DEFAULT_MAX_TOKENS, params=PARAMS)
+    max_tokens = token_limit(
+        longest, body.max_tokens, limit, default=DEFAULT_MAX_TOKENS, params=PARAMS, most=call.max_tokens
+    )
     echoed = body.logprobs if body.echo else None
     wanted = [number for number in (body.prompt_logprobs, echoed) if number is not None]
     return Job(
