@@ -30,11 +30,13 @@ def main(
     budgets: Annotated[str, typer.Option(help="Gigabytes (10^9), separated by commas; inf is allowed.")] = "20,80,inf",
     policies: Annotated[str, typer.Option(help=f"Any of {', '.join(SETUPS)}.")] = ",".join(SETUPS),
     page_size: Annotated[int, typer.Option(help="Tokens in a page.")] = BLOCK,
+    grain: Annotated[int, typer.Option(help="Prompts are known in multiples of so many tokens only.")] = 1,
+    block: Annotated[int, typer.Option(help="Tokens that an id of the generated trace stands for.")] = BLOCK,
     part: Annotated[str, typer.Option(help="all, first or second: half of the trace.")] = "all",
     output: Annotated[Path | None, typer.Option("--json", help="Where to write the figures.")] = None,
 ) -> None:
     """Drive the prefix tree, the placement of checkpoints and the eviction with a trace of requests."""
-    requests, source = _requests(trace, generated, seconds, seed)
+    requests, source = _requests(trace, generated, seconds, seed, block)
     requests = _part(requests, part)
     prompt = sum(r.prompt for r in requests)
     console.print(
@@ -42,19 +44,19 @@ def main(
     )
     geometries = [NAMED.get(name) or of_model(Path(name)) for name in geometry.split(",")]
     points = [(g, float(budget)) for g in geometries for budget in budgets.split(",")]
-    rows = [_measure(name, points, requests, page_size) for name in policies.split(",")]
+    rows = [_measure(name, points, requests, page_size, grain) for name in policies.split(",")]
     _print(points, rows)
     if output is not None:
         figures = {"trace": source, "part": part, "requests": len(requests), "page_size": page_size, "rows": rows}
         output.write_text(json.dumps(figures, indent=1))
 
 
-def _requests(trace: Path | None, kind: str, seconds: float, seed: int) -> tuple[list[TraceRequest], str]:
+def _requests(trace: Path | None, kind: str, seconds: float, seed: int, block: int) -> tuple[list[TraceRequest], str]:
     if trace is not None and trace.exists():
         return read(trace), trace.name
     if trace is not None:
         console.print(f"{trace} does not exist; a trace is generated instead")
-    return generate(kind, seconds, seed), f"generated {kind}, seed {seed}"
+    return generate(kind, seconds, seed, block), f"generated {kind}, seed {seed}"
 
 
 def _part(requests: list[TraceRequest], part: str) -> list[TraceRequest]:
@@ -63,13 +65,13 @@ def _part(requests: list[TraceRequest], part: str) -> list[TraceRequest]:
 
 
 def _measure(
-    name: str, points: list[tuple[Geometry, float]], requests: list[TraceRequest], page_size: int
+    name: str, points: list[tuple[Geometry, float]], requests: list[TraceRequest], page_size: int, grain: int
 ) -> dict[str, Any]:
     results = []
     for geometry, budget in points:
         started = perf_counter()
         setup = tuned(SETUPS[name], geometry, budget * 1e9, requests)
-        totals = run(setup, geometry, budget * 1e9, requests, page_size)
+        totals = run(setup, geometry, budget * 1e9, requests, page_size, grain)
         results.append(_figures(geometry, budget, totals, perf_counter() - started))
         console.print(
             f"[dim]{name} {geometry.name} {budget:g}: {results[-1]['effective_hit_rate']:.2f}% "

@@ -25,10 +25,15 @@ class Setup:
 
 
 def run(
-    setup: Setup, geometry: Geometry, budget_bytes: float, trace: list[TraceRequest], page_size: int = BLOCK
+    setup: Setup,
+    geometry: Geometry,
+    budget_bytes: float,
+    trace: list[TraceRequest],
+    page_size: int = BLOCK,
+    grain: int = 1,
 ) -> Totals:
-    """``budget_bytes`` may be infinite."""
-    grain = geometry.block_tokens if setup.block_aligned else 1
+    """``budget_bytes`` may be infinite. ``grain``: prompts are known in multiples of so many tokens only."""
+    grain = geometry.block_tokens if setup.block_aligned else grain
     if setup.block_aligned:
         geometry = geometry.padded_to_blocks()
         page_size = max(page_size, grain)
@@ -47,7 +52,8 @@ def run(
 
 def _everything(geometry: Geometry, trace: list[TraceRequest]) -> float:
     distinct = len({block for request in trace for block in request.blocks()})
-    page = geometry.token_bytes * max(BLOCK, geometry.block_tokens)
+    block = trace[0].block if trace else BLOCK
+    page = geometry.token_bytes * max(block, geometry.block_tokens if block == BLOCK else 0)
     return 1.3 * (distinct + len(trace)) * page + 2.5 * len(trace) * geometry.checkpoint_bytes
 
 

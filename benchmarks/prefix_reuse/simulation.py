@@ -114,7 +114,7 @@ class Simulation:
 
     def serve(self, request: TraceRequest) -> None:
         self.now, self.number = request.seconds, self.number + 1
-        tokens = expand(request.blocks())
+        tokens = expand(request.blocks(), request.block)
         tokens = tokens[: len(tokens) // self.grain * self.grain]
         match, resume = self._look_up(request, tokens)
         if len(tokens):

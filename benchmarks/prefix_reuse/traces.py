@@ -27,10 +27,11 @@ class TraceRequest:
     """Tokens."""
     output: int
     ids: tuple[int, ...]
+    block: int = BLOCK
 
     def blocks(self) -> tuple[int, ...]:
         """Ids of the whole blocks. The last one, partly filled, is never cached."""
-        return self.ids[: self.prompt // BLOCK]
+        return self.ids[: self.prompt // self.block]
 
 
 def read(path: Path) -> list[TraceRequest]:
@@ -55,8 +56,9 @@ def expand(ids: tuple[int, ...], block: int = BLOCK) -> NDArray[np.int32]:
 class _Writer:
     """Collects requests of many sources; hands out block ids that nobody has used."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, block: int = BLOCK) -> None:
         self.random = random.Random(seed)
+        self.block = block
         self._next = count()
         self._requests: list[TraceRequest] = []
 
@@ -64,12 +66,19 @@ class _Writer:
         return tuple(next(self._next) for _ in range(blocks))
 
     def blocks(self, median: float, sigma: float = 0.8, largest: int = 200) -> int:
-        """A length in blocks, log-normal."""
-        return min(largest, max(1, round(self.random.lognormvariate(0, sigma) * median)))
+        """A length, log-normal. Median and largest in units of ``BLOCK`` tokens, the result in this trace's blocks."""
+        scale = BLOCK / self.block
+        return round(min(largest * scale, max(1, self.random.lognormvariate(0, sigma) * median * scale)))
+
+    def rounds(self, median: float, largest: int) -> int:
+        """How often something is done, log-normal."""
+        return min(largest, max(1, round(self.random.lognormvariate(0, 0.8) * median)))
 
     def ask(self, seconds: float, ids: tuple[int, ...], output: int = 300) -> None:
-        tail = self.random.randrange(1, BLOCK)
-        self._requests.append(TraceRequest(seconds, len(ids) * BLOCK + tail, output, (*ids, *self.fresh(1))))
+        tail = self.random.randrange(1, self.block)
+        self._requests.append(
+            TraceRequest(seconds, len(ids) * self.block + tail, output, (*ids, *self.fresh(1)), self.block)
+        )
 
     def arrivals(self, per_second: float, duration: float) -> Iterator[float]:
         seconds = self.random.expovariate(per_second)
@@ -113,7 +122,7 @@ def _agents(w: _Writer, duration: float, rate: float = 0.25) -> None:
     system = w.zipf(len(systems))
     for start in w.arrivals(rate, duration):
         ids, seconds = systems[system()] + w.fresh(w.blocks(3)), start
-        for _ in range(w.blocks(10, largest=60)):
+        for _ in range(w.rounds(10, 60)):
             w.ask(seconds, ids, output=120)
             seconds += w.random.lognormvariate(2.0, 0.8)
             ids += w.fresh(w.blocks(1.5))
@@ -121,7 +130,7 @@ def _agents(w: _Writer, duration: float, rate: float = 0.25) -> None:
 
 def _batch(w: _Writer, duration: float, rate: float = 2.5) -> None:
     """A job over documents that are read once each, with one short instruction before them."""
-    instruction = w.fresh(1)
+    instruction = w.fresh(w.blocks(1, 0))
     for seconds in w.arrivals(rate, duration):
         w.ask(seconds, instruction + w.fresh(w.blocks(20)), output=50)
 
@@ -130,8 +139,8 @@ def _documents(w: _Writer, duration: float, rate: float = 0.15) -> None:
     """Several questions on one long document, within minutes, then never again."""
     for start in w.arrivals(rate, duration):
         document, seconds = w.fresh(w.blocks(50)), start
-        for _ in range(w.blocks(5, largest=30)):
-            w.ask(seconds, document + w.fresh(1))
+        for _ in range(w.rounds(5, 30)):
+            w.ask(seconds, document + w.fresh(w.blocks(1, 0)))
             seconds += w.random.expovariate(1 / 40)
 
 
@@ -146,11 +155,13 @@ def _mixture(w: _Writer, duration: float) -> None:
 def _shift(w: _Writer, duration: float) -> None:
     """Traffic that changes its kind in the middle."""
     _chats(w, duration / 2, 1.0)
-    late = _Writer(w.random.randrange(1 << 30))
+    late = _Writer(w.random.randrange(1 << 30), w.block)
     late._next = w._next
     _agents(late, duration / 2, 0.2)
     for request in late.finish(duration / 2):
-        w._requests.append(TraceRequest(request.seconds + duration / 2, request.prompt, request.output, request.ids))
+        w._requests.append(
+            TraceRequest(request.seconds + duration / 2, request.prompt, request.output, request.ids, w.block)
+        )
 
 
 KINDS: dict[str, Callable[[_Writer, float], None]] = {
@@ -164,8 +175,8 @@ KINDS: dict[str, Callable[[_Writer, float], None]] = {
 }
 
 
-def generate(kind: str, duration_seconds: float = 3600, seed: int = 0) -> list[TraceRequest]:
-    """A trace of one of ``KINDS``, always the same for the same arguments."""
-    writer = _Writer(seed)
+def generate(kind: str, duration_seconds: float = 3600, seed: int = 0, block: int = BLOCK) -> list[TraceRequest]:
+    """A trace of one of ``KINDS``, always the same for the same arguments. ``block``: tokens that an id stands for."""
+    writer = _Writer(seed, block)
     KINDS[kind](writer, duration_seconds)
     return writer.finish(duration_seconds)

@@ -132,6 +132,7 @@ class Evictor:
         self.policy = policy
         self._seconds = seconds
         self._count = count
+        self._unit_bytes = {group.id: group.unit_bytes for group in tree.ledger.groups}
         self._compactor = None if move is None else Compactor(tree, move)
         self._heap: list[tuple[float, int, Node]] = []
         self._expiry: list[tuple[float, int, Node]] = []
@@ -231,12 +232,12 @@ class Evictor:
         if node.children:
             if checkpoint is None or checkpoint.leases:
                 return None
-            n_bytes = checkpoint.bytes_in(self.ledger)
+            n_bytes = self._bytes(checkpoint.slots)
         else:
             if node.leases:
                 return None
-            n_bytes = sum(self._page_bytes(gone) for gone in self._going(node))
-            n_bytes += 0 if checkpoint is None else checkpoint.bytes_in(self.ledger)
+            n_bytes = sum(self._bytes(gone.pages) for gone in self._going(node))
+            n_bytes += 0 if checkpoint is None else self._bytes(checkpoint.slots)
         resume = self._resume(node)
         useless = self.tree.needs_checkpoint and checkpoint is None
         return Entry(node, node.end, resume, 0.0 if useless else self._seconds(resume, node.end), n_bytes)
@@ -259,9 +260,8 @@ class Evictor:
             above = above.parent
         return 0 if above is None else above.end
 
-    def _page_bytes(self, node: Node) -> int:
-        groups = self.ledger.groups
-        return sum(len(pages) * groups[group].unit_bytes for group, pages in node.pages.items())
+    def _bytes(self, units: Units) -> int:
+        return sum(len(addresses) * self._unit_bytes[group] for group, addresses in units.items())
 
     # Could it work at all? -------------------------------------------------------------------------------------------
 
@@ -297,8 +297,10 @@ class _Tally:
         for group, addresses in units.items():
             pool = self.ledger.pools[group]
             for unit in addresses:
-                self._references[group, unit] += 1
-                if self._references[group, unit] == pool.taken[unit]:
+                references = pool.taken.get(unit, 0)
+                if references > 1:
+                    self._references[group, unit] += 1
+                if references == 1 or self._references.get((group, unit)) == references:
                     self._free(group, pool.slab_of(unit))
 
     def _free(self, group: GroupId, slab: int) -> None:
