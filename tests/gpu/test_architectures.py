@@ -19,8 +19,7 @@ from tests.gpu.drive import PAGE_SIZE, Driver, Piece
 
 GPU = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06}
-"""Of the largest logit."""
+DTYPES = [torch.float32, torch.bfloat16]
 
 
 def kernels_of(implementation: str) -> Kernels:
@@ -39,8 +38,15 @@ def model_of(name: str, folder: Path, dtype: torch.dtype, implementation: str, d
     return fill_model(model, folder, torch.device(device)), logits
 
 
-def largest_error(model: Model, truth: Tensor, device: str) -> float:
-    """A prompt in two chunks and then token by token, beside another sequence that is always at another place."""
+def is_right(errors: Tensor, dtype: torch.dtype) -> bool:
+    """In bf16 a token may go to another expert where two are nearly alike: then it alone is far off."""
+    if dtype == torch.float32:
+        return float(errors.max()) < 1e-4
+    return float(errors.median()) < 0.03 and float(errors.quantile(0.9)) < 0.1
+
+
+def errors_of(model: Model, truth: Tensor, device: str) -> Tensor:
+    """Of each token the largest error, as a part of the largest logit. A prompt in two chunks and then token by token, beside another sequence that is always at another place."""
     tokens = prompt(truth.shape[1])
     driver = Driver(model, torch.device(device), 2, 2 * len(tokens))
     seen = driver.run([Piece(0, tokens[:23])])
@@ -52,7 +58,7 @@ def largest_error(model: Model, truth: Tensor, device: str) -> float:
     logits = torch.cat(seen)
     assert logits.shape == truth.shape
     assert torch.isfinite(logits).all()
-    return float((logits - truth).abs().max() / truth.abs().max())
+    return (logits - truth).abs().amax(-1) / truth.abs().max()
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +70,14 @@ def no_tf32() -> None:
 @pytest.mark.parametrize("name", names())
 def test_stored_logits_are_what_reference_kernels_give_on_a_cpu(name: str, tmp_path: Path) -> None:
     model, truth = model_of(name, tmp_path, torch.float32, "reference", "cpu")
-    assert largest_error(model, truth, "cpu") < TOLERANCE[torch.float32]
+    assert is_right(errors_of(model, truth, "cpu"), torch.float32)
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("implementation", ["reference", "triton"])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", names())
 def test_logits_on_the_gpu(name: str, dtype: torch.dtype, implementation: str, tmp_path: Path) -> None:
     model, truth = model_of(name, tmp_path, dtype, implementation, "cuda")
-    assert largest_error(model, truth, "cuda") < TOLERANCE[dtype]
+    assert is_right(errors_of(model, truth, "cuda"), dtype)

@@ -36,15 +36,15 @@ STEP = Tunable(
     {"V": 32, "num_warps": 4},
     tuple({"V": v, "num_warps": w} for v in (8, 16, 32, 64, 128) for w in (1, 2, 4, 8)),
 )
-BLOCK = Tunable("gdn_block", {"BLOCK": 64}, ({"BLOCK": 32}, {"BLOCK": 64}))
+BLOCK = Tunable("gdn_block", {"BLOCK": 32}, ({"BLOCK": 32}, {"BLOCK": 64}))
 SOLVE = Tunable(
     "gdn_solve",
-    {"num_warps": 4, "num_stages": 1},
+    {"num_warps": 8, "num_stages": 1},
     tuple({"num_warps": w, "num_stages": s} for w in (2, 4, 8) for s in (1, 2)),
 )
 SCAN = Tunable(
     "gdn_scan",
-    {"V": 32, "num_warps": 4, "num_stages": 2},
+    {"V": 32, "num_warps": 4, "num_stages": 1},
     tuple({"V": v, "num_warps": w, "num_stages": s} for v in (16, 32, 64, 128) for w in (2, 4, 8) for s in (1, 2, 3)),
 )
 UNIT_EPS = tl.constexpr(1e-6)
@@ -171,14 +171,10 @@ def _gdn_solve(
     with_keys = live[:, None] & (i < key_dim)[None, :]
     with_values = live[:, None] & (j < value_dim)[None, :]
 
+    # Keys, values and queries one after another: together they would not fit in the registers.
     key = tl.load(k + (t * k_token + key_head * k_head)[:, None] + i[None, :], mask=with_keys, other=0.0)
-    query = tl.load(q + (t * q_token + key_head * q_head)[:, None] + i[None, :], mask=with_keys, other=0.0)
-    value = tl.load(v + (t * v_token + head * v_head)[:, None] + j[None, :], mask=with_values, other=0.0)
-    wide_key, wide_query = key.to(tl.float32), query.to(tl.float32)
-    key = (wide_key * tl.math.rsqrt(tl.sum(wide_key * wide_key, axis=1) + UNIT_EPS)[:, None]).to(key.dtype)
-    length = tl.math.rsqrt(tl.sum(wide_query * wide_query, axis=1) + UNIT_EPS) * query_scale
-    query = (wide_query * length[:, None]).to(query.dtype)
-
+    wide = key.to(tl.float32)
+    key = (wide * tl.math.rsqrt(tl.sum(wide * wide, axis=1) + UNIT_EPS)[:, None]).to(key.dtype)
     gate = softplus(
         tl.load(a + t * a_token + head, mask=live, other=0.0).to(tl.float32) + tl.load(dt_bias + head).to(tl.float32)
     )
@@ -187,21 +183,27 @@ def _gdn_solve(
     beta = sigmoid(tl.load(b + t * b_token + head, mask=live, other=0.0).to(tl.float32))
     decay = decay_between(high, low, BLOCK)
     before = tl.exp(high + low)
+    tl.store(from_start + t * heads + head, before, mask=live)
+    tl.store(to_end + t * heads + head, tl.exp((total_high - high) + (total_low - low)), mask=live)
 
     row = tl.arange(0, BLOCK)
     strictly = row[:, None] > row[None, :]
     system = tl.where(strictly, dot(key, tl.trans(key), PRECISION) * beta[:, None] * decay, 0.0)
     solve = _inverse(system, BLOCK, PRECISION).to(key.dtype)
-    u = dot(solve, (value.to(tl.float32) * beta[:, None]).to(key.dtype), PRECISION)
-    w = dot(solve, (key.to(tl.float32) * (beta * before)[:, None]).to(key.dtype), PRECISION)
-    inside = dot(query, tl.trans(key), PRECISION) * decay
-
     own = (t * heads + head)[:, None]
-    tl.store(written + own * value_dim + j[None, :], u.to(written.dtype.element_ty), mask=with_values)
+    w = dot(solve, (key.to(tl.float32) * (beta * before)[:, None]).to(key.dtype), PRECISION)
     tl.store(erased + own * key_dim + i[None, :], w.to(erased.dtype.element_ty), mask=with_keys)
+
+    value = tl.load(v + (t * v_token + head * v_head)[:, None] + j[None, :], mask=with_values, other=0.0)
+    u = dot(solve, (value.to(tl.float32) * beta[:, None]).to(key.dtype), PRECISION)
+    tl.store(written + own * value_dim + j[None, :], u.to(written.dtype.element_ty), mask=with_values)
+
+    query = tl.load(q + (t * q_token + key_head * q_head)[:, None] + i[None, :], mask=with_keys, other=0.0)
+    wide = query.to(tl.float32)
+    length = tl.math.rsqrt(tl.sum(wide * wide, axis=1) + UNIT_EPS) * query_scale
+    query = (wide * length[:, None]).to(query.dtype)
+    inside = dot(query, tl.trans(key), PRECISION) * decay
     tl.store(scores + own * BLOCK + row[None, :], inside.to(scores.dtype.element_ty), mask=live[:, None])
-    tl.store(from_start + t * heads + head, before, mask=live)
-    tl.store(to_end + t * heads + head, tl.exp((total_high - high) + (total_low - low)), mask=live)
     if head % per_key == 0:
         shared = (t * (heads // per_key) + key_head)[:, None] * key_dim + i[None, :]
         tl.store(queries + shared, query.to(queries.dtype.element_ty), mask=with_keys)

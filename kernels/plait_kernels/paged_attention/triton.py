@@ -50,7 +50,7 @@ DECODE = Tunable(
 
 PREFILL = Tunable(
     "attention_prefill",
-    {"ROWS": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2},
+    {"ROWS": 64, "KEYS": 32, "num_warps": 4, "num_stages": 2},
     tuple(
         {"ROWS": m, "KEYS": n, "num_warps": w, "num_stages": s}
         for m in (64, 128)

@@ -38,7 +38,7 @@ STEP = Tunable(
 )
 SCAN = Tunable(
     "ssd_scan",
-    {"BLOCK": 64, "P": 64, "num_warps": 4, "num_stages": 2},
+    {"BLOCK": 32, "P": 32, "num_warps": 4, "num_stages": 2},
     tuple(
         {"BLOCK": b, "P": p, "num_warps": w, "num_stages": s}
         for b in (32, 64, 128)
