@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from plait_engine.engine import Engine
+from plait_engine.models import registry
 from plait_engine.request import Request
 from plait_engine.sequence import Sequence
 from plait_engine.state.ledger import Poison
 from plait_engine.state.spec import GRANULE_BYTES
 from tests.engine.tiny import (
     ARCHITECTURES,
+    CONFIGS,
     CONV,
     EDGE,
     KINDS,
@@ -80,6 +82,10 @@ def test_the_overlapped_loop_gives_the_same_deltas_as_the_plain_one(name: str) -
     for key, answer in plain.items():
         assert_same(overlapped[key], answer)
         assert overlapped[key].stop_reason == answer.stop_reason
+
+
+def test_these_tests_have_a_model_of_every_architecture() -> None:
+    assert {config["model_type"] for config in CONFIGS.values()} == set(registry.ARCHITECTURES)
 
 
 # Chunks (CASES 8, 27, 28) --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from plait_kernels.storage import Pages
 
 QUERY_BLOCK = 256
 """Queries scored at once, at most."""
-SCORES = 1 << 24
+SCORES = 1 << 22
 """Scores at once, whatever the history: a long context must not need gigabytes for them."""
 
 
