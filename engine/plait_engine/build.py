@@ -129,6 +129,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
         decode_padding=config.decode_padding,
         eos_token_ids=plan.eos_token_ids,
     )
+    runner.settle_threads()
     overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
     engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap)
     info = EngineInfo(

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Iterable
 
+from plait_engine.cache_report import cache_report
 from plait_engine.finish import finish_after
 from plait_engine.gauges import Gauges, arena_gauges
 from plait_engine.request import Delta, FinishReason, Request
@@ -116,7 +117,7 @@ class Engine:
         sequence, cache = row.sequence, self.scheduler.cache
         if row.restore is not None:
             flaw = launched.flaw(row, self.ledger.groups)
-            cache.restored(row.restore, flaw)
+            cache.restored(sequence, row.restore, flaw)
             sequence.tainted = flaw is not None
         written = {checkpoint.position for checkpoint in row.emits}
         sequence.emitting = tuple(position for position in sequence.emitting if position not in written)
@@ -124,10 +125,12 @@ class Engine:
             for checkpoint in row.emits:
                 checkpoint.discard(self.ledger)
             return
+        cache.count(sequence)
         sequence.state.advance(row.start, row.count)
         sequence.receipt = receipt
         for checkpoint in row.emits:
             cache.publish(sequence, checkpoint, receipt)
+            sequence.left.append(checkpoint.position)
 
     def _leave(self, sequence: Sequence) -> None:
         """The last launched step that named a finished, or a tainted, sequence is committed."""
@@ -162,6 +165,7 @@ class Engine:
             stop_reason=end.token_id if end else None,
             cached_tokens=sequence.reuse.effective if first and sequence.reuse else 0,
             prompt_logprobs=(None, *sequence.prompt_logprobs) if scores else None,
+            cache=cache_report(sequence, enabled=self.scheduler.cache.enabled) if first else None,
         )
 
     def _end(self, sequence: Sequence) -> None:
@@ -210,11 +214,10 @@ class Engine:
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready. Only between steps with nothing in flight."""
         if self._launched is None:
-            self.runner.kernels.upgrade()
+            self.runner.upgrade_kernels()
 
     def counters(self) -> dict[str, dict[str, float]]:
-        preempted = {"outcome=recomputed": float(self.scheduler.preempted)}
-        return {**self.stats.counters, "plait_preemptions_total": preempted}
+        return dict(self.stats.counters)
 
     def gauges(self) -> Gauges:
         """The figures of this moment, those of the arena counted now."""

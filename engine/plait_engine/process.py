@@ -67,11 +67,11 @@ class EngineProcess:
         """Read what has come, then do one step. False: time to end."""
         if engine.idle:
             self._last_progress = time.monotonic()
-            engine.upgrade_kernels()
             self._socket.poll(IDLE_POLL_MILLISECONDS)
         while self._socket.poll(0):
             if not self._handle(engine, decode_to_engine(self._socket.recv())):
                 return False
+        engine.upgrade_kernels()
         deltas = engine.step()
         if deltas:
             self._send(Deltas(deltas))

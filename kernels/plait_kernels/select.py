@@ -88,6 +88,11 @@ class Kernels:
         self._build = None
         return True
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the heavy ops are compiled ones, with threads of their own."""
+        return self._library is not None
+
     def use_threads(self, threads: int) -> None:
         """Compiled ops use this many threads, whatever torch does.
 

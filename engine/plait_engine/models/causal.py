@@ -123,7 +123,7 @@ class CausalModel(Model):
 
     def logits(self, hidden: Tensor) -> Tensor:
         head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        return self.build.kernels.linear(hidden, head).float()
+        return self.build.kernels.linear(hidden, head, out_dtype=torch.float32)
 
     def finish_loading(self) -> None:
         for module in self.modules():

@@ -39,10 +39,18 @@ class BatchBuilder:
         self.device = device
         self.padding = padding
 
-    def build(self, plan: StepPlan) -> BuiltBatch:
+    def build(self, plan: StepPlan, decode_rows: int = 0) -> BuiltBatch:
+        """Decodes are padded to at least ``decode_rows`` rows."""
         decodes = plan.decodes
-        pads = -decodes % self.padding
-        layout: list[Row | None] = [*plan.rows[:decodes], *[None] * pads, *plan.rows[decodes:]]
+        pads = max(decode_rows - decodes, -decodes % self.padding)
+        return self._built([*plan.rows[:decodes], *[None] * pads, *plan.rows[decodes:]], decodes + pads)
+
+    def padding_rows(self, rows: int) -> StepBatch:
+        """A decode step of padding rows and nothing else, all of whose logits are wanted."""
+        batch = self._built([None] * rows, rows).batch
+        return StepBatch(batch.token_ids, batch.segments, batch.groups, batch.segments.sequence_of)
+
+    def _built(self, layout: list[Row | None], decodes: int) -> BuiltBatch:
         starts = np.array([row.start if row else 0 for row in layout], np.int64)
         counts = np.array([row.count if row else 1 for row in layout], np.int64)
         table_rows = np.array([row.sequence.row if row else self.tables.padding_row for row in layout], np.int64)
@@ -51,9 +59,9 @@ class BatchBuilder:
         ends = starts + counts
         sequence_of = np.repeat(np.arange(len(layout)), counts)
         positions = np.arange(borders[-1]) - borders[sequence_of] + starts[sequence_of]
-        chunks, emits = self._chunks(layout, borders, decodes + pads)
+        chunks, emits = self._chunks(layout, borders, decodes)
         segments = Segments(
-            decodes=decodes + pads,
+            decodes=decodes,
             starts=self._put(borders.astype(np.int32)),
             lengths=self._put(ends.astype(np.int32)),
             positions=self._put(positions),

@@ -29,6 +29,10 @@ class RowTables:
                 rows = np.array(reserved[group.id], np.int32)[:, None]
                 self.slots[group.id] = np.repeat(rows, max_seqs + 1, axis=1)
 
+    def width(self, group: StateGroup) -> int:
+        """Columns of a group's page table: pages of the longest sequence. 0 for slots."""
+        return self.pages[group.id].shape[1] if group.paged else 0
+
     def refresh(self, sequence: Sequence) -> None:
         """Bring the sequence's row up to date with what it owns. Cheap when nothing changed."""
         row = sequence.row

@@ -10,6 +10,7 @@ from torch import Tensor
 from plait_engine.models.base import Model
 from plait_engine.request import TokenLogprobs
 from plait_engine.runner.builder import BatchBuilder, BuiltBatch
+from plait_engine.runner.graphs import DecodeGraphs, ladder
 from plait_engine.runner.prompt_scores import PromptScores, score_prompts
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.sampler import Draw, Sampler, needs_history, to_host
@@ -86,9 +87,11 @@ class ModelRunner:
         self.tables = tables
         self.copier = copier
         self.builder = BatchBuilder(tables, device, decode_padding)
+        self.graphs = DecodeGraphs(model, kernels, tuple(tables.width(group) for group in tables.groups))
         self.sampler = Sampler(kernels, device, eos_token_ids)
         self._last_tokens = torch.zeros(tables.padding_row + 1, dtype=torch.int64, device=device)
         """The last sampled token of each row, so that the next step need not wait for the host to know it."""
+        self._threads = torch.get_num_threads()
         self._residents: dict[int, tuple[Sequence, int]] = {}
         self.tap: Tap | None = None
         """Sees the logits of every sampling row before they are sampled from; for checks, not for serving."""
@@ -100,28 +103,46 @@ class ModelRunner:
     def launch(self, plan: StepPlan) -> Launched:
         started = time.perf_counter()
         self._refresh(plan)
-        built = self.builder.build(plan)
+        replayable = plan.replayable
+        built = self.builder.build(plan, ladder(plan.decodes) if replayable else 0)
         planned = time.perf_counter() - started
         checksums = {row.sequence: row.restore.launch(self.copier) for row in plan.rows if row.restore is not None}
-        draw, scores = self._forward(plan, built)
+        draw, scores = self._forward(plan, built, replayable)
         return Launched(plan, planned, built.sampled, draw, scores, checksums)
 
     @torch.inference_mode()
-    def _forward(self, plan: StepPlan, built: BuiltBatch) -> tuple[Draw | None, list[PromptScores]]:
+    def _forward(self, plan: StepPlan, built: BuiltBatch, replayable: bool) -> tuple[Draw | None, list[PromptScores]]:
         batch = built.batch
         if built.pending:
             places, rows = (list(column) for column in zip(*built.pending, strict=True))
             batch.token_ids[places] = self._last_tokens[rows]
-        hidden = self.model(batch)
-        scores = score_prompts(plan, built, hidden, self.model, self.kernels)
-        if not built.sampled:
-            return None, scores
-        logits = self.model.logits(hidden[batch.logit_rows])
+        scores: list[PromptScores] = []
+        logits = self.graphs.logits(batch, self.builder.padding_rows) if replayable else None
+        if logits is not None:
+            logits = logits[: len(built.sampled)]
+        else:
+            hidden = self.model(batch)
+            scores = score_prompts(plan, built, hidden, self.model, self.kernels)
+            if not built.sampled:
+                return None, scores
+            logits = self.model.logits(hidden[batch.logit_rows])
         if self.tap is not None:
             self.tap(built.sampled, logits)
         draw = self.sampler.draw(logits, built.sampled)
         self._last_tokens[[row.sequence.row for row in built.sampled]] = draw.token_ids
         return draw, scores
+
+    def upgrade_kernels(self) -> None:
+        """Take over faster kernels that became ready; between steps only."""
+        if self.kernels.upgrade():
+            self.graphs.forget()
+            self.settle_threads()
+
+    def settle_threads(self) -> None:
+        """Compiled ops bring their own threads. PyTorch's, which wait for one another at every op, would fight them."""
+        if self.kernels.compiled:
+            self.kernels.use_threads(self._threads)
+            torch.set_num_threads(1)
 
     def _refresh(self, plan: StepPlan) -> None:
         for row in plan.rows:

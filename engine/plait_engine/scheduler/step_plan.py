@@ -48,5 +48,12 @@ class StepPlan:
         """How many rows, all at the front, are single."""
         return sum(row.single for row in self.rows)
 
+    @property
+    def replayable(self) -> bool:
+        """Whether it is nothing but decodes, so that it has the same course as every other step of so many rows."""
+        return bool(self.rows) and all(
+            row.single and row.samples and row.sequence.request.sampling.prompt_logprobs is None for row in self.rows
+        )
+
     def __bool__(self) -> bool:
         return bool(self.rows)

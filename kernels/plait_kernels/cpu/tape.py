@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from plait_kernels.cpu.library import Library
 
@@ -41,11 +43,28 @@ def record(library: Library, step: Callable[[], T]) -> Recording[T]:
     tape = _Tape()
     library.listen(tape.add_call)
     try:
-        with tape:
+        with _NoReading(), tape:
             result = step()
     finally:
         library.listen(None)
     return Recording(result, tape.sealed(library))
+
+
+READS = frozenset(
+    getattr(Tensor, name)
+    for name in ("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+) | {Tensor.nonzero, Tensor.unique, Tensor.masked_select, torch.nonzero, torch.unique, torch.masked_select}
+"""What brings values of a tensor to Python, or gives a shape that depends on them. ``tolist`` is no operator and passes
+by every dispatcher, so it must be caught here."""
+
+
+class _NoReading(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in READS:
+            raise NotReplayableError(f"the step reads values: {getattr(func, '__name__', func)}")
+        return func(*args, **(kwargs or {}))
 
 
 class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -66,7 +85,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._kept.append(result)
         if func.namespace != "aten" or func._schema.name in ("aten::_local_scalar_dense", "aten::item"):
             raise NotReplayableError(f"the step calls {func}")
-        if not _allocates_or_views(func):
+        if func._schema.is_mutable or not (_allocates(func) or _is_view(result, (args, kwargs))):
             self._steps.append(_again(func, args, kwargs, result))
         return result
 
@@ -93,11 +112,15 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return run
 
 
-def _allocates_or_views(func: Any) -> bool:
-    schema = func._schema
-    if schema.name in ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"):
-        return True
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+def _allocates(func: Any) -> bool:
+    return func._schema.name in ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty")
+
+
+def _is_view(result: Any, inputs: Any) -> bool:
+    """Whether nothing was computed. Schemas do not tell: ``aten::to`` gives its input back, or a copy."""
+    storages = {t.untyped_storage()._cdata for t in tree_iter(inputs) if isinstance(t, Tensor)}
+    results = [t for t in tree_iter(result) if isinstance(t, Tensor)]
+    return bool(results) and all(t.untyped_storage()._cdata in storages for t in results)
 
 
 def _again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Callable[[], None]:

@@ -1,0 +1,96 @@
+"""Recorded decode steps give what the step itself gives, and nothing is recorded that could give anything else."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from plait_engine.engine import Engine
+from plait_engine.runner.graphs import ladder
+from plait_kernels.select import Kernels, select
+from tests.engine.tiny import CPU, KINDS, Load, ask, prompt_of, run, seeded, tiny_engine
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[Kernels]:
+    kernels = select(CPU, torch.float32)
+    kernels.wait()
+    if not kernels.compiled:
+        pytest.skip(f"no compiled kernels here: {kernels.choices['linear'].reason}")
+    yield kernels
+    kernels.close()
+
+
+def engine_with(kernels: Kernels, name: str, *, recorded: bool) -> Engine:
+    engine = tiny_engine(name, padding=1)
+    runner = engine.runner
+    runner.kernels = runner.graphs.kernels = runner.sampler.kernels = kernels
+    runner.model.build = type(runner.model.build)(torch.float32, torch.float32, kernels)
+    for module in runner.model.modules():
+        if hasattr(module, "kernels"):
+            module.kernels = kernels
+        if hasattr(module, "build"):
+            module.build = runner.model.build
+    if not recorded:
+        runner.graphs.logits = lambda batch, padding: None  # type: ignore[method-assign]  # noqa: ARG005
+    return engine
+
+
+@pytest.mark.parametrize("name", [*KINDS, "braid"])
+def test_a_replayed_step_is_the_same_to_the_bit(name: str, compiled: Kernels) -> None:
+    requests = [ask(str(n), prompt_of(n), seeded(9, seed=n)) for n in (1, 2, 5, 9, 17, 30)]
+    replayed, plain = (run(engine_with(compiled, name, recorded=recorded), *requests) for recorded in (True, False))
+    for key, answer in replayed.items():
+        assert answer.tokens == plain[key].tokens
+        assert torch.equal(answer.logprobs, plain[key].logprobs)
+
+
+def test_every_number_of_rows_has_a_recording_of_its_own(compiled: Kernels) -> None:
+    engine = engine_with(compiled, "granite", recorded=True)
+    load = Load(engine)
+    load.add(*(ask(str(n), prompt_of(3, seed=n), seeded(4 + 2 * n)) for n in range(3)))
+    load.finish()
+    graphs = engine.runner.graphs._graphs
+    assert {1, 2, 3} >= graphs.keys() >= {1, 2}
+    assert all(graph is not None for graph in graphs.values())
+    engine.runner.graphs.forget()
+    assert not engine.runner.graphs._graphs
+
+
+def test_recording_moves_nobodys_state(compiled: Kernels) -> None:
+    engine = engine_with(compiled, "braid", recorded=True)
+    load = Load(engine)
+    load.add(ask("a", prompt_of(7), seeded(20)))
+    for _ in range(3):
+        load.step()
+    before = engine.ledger.arena.bytes.clone()
+    engine.runner.graphs.forget()
+    engine.runner.graphs._record(engine.runner.builder.padding_rows(1))
+    changed = (engine.ledger.arena.bytes != before).nonzero().flatten()
+    reserved = {
+        byte // 256
+        for group, units in engine.ledger.reserved.items()
+        for unit in units
+        for byte in range(unit * 256, unit * 256 + engine.ledger.groups[group].unit_bytes, 256)
+    }
+    assert set((changed // 256).tolist()) <= reserved
+    load.finish()
+
+
+def test_a_step_that_looks_at_values_runs_as_it_is(compiled: Kernels) -> None:
+    engine = engine_with(compiled, "granite_moe", recorded=True)
+    run(engine, ask("a", prompt_of(5), seeded(5)))
+    assert set(engine.runner.graphs._graphs.values()) == {None}
+
+
+def test_without_compiled_kernels_nothing_is_recorded() -> None:
+    engine = tiny_engine("granite", padding=1)
+    run(engine, ask("a", prompt_of(5), seeded(5)))
+    assert set(engine.runner.graphs._graphs.values()) == {None}
+
+
+def test_the_ladder_has_few_steps_and_wastes_little() -> None:
+    sizes = {ladder(n) for n in range(1, 65)}
+    assert len(sizes) <= 20
+    assert all(n <= ladder(n) < n + 8 for n in range(1, 65))
+    assert all(ladder(n) == n for n in range(1, 9))
