@@ -80,11 +80,26 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: tuple[tuple[int, float], ...]
 
 
+class CacheReport(msgspec.Struct, frozen=True, array_like=True):
+    """What a sequence's prompt found in the cache, and left there.
+
+    Of ``known`` tokens ``effective`` were skipped: up to the resume point. ``reason`` says why not more: why the resume
+    point lies before the end of what was known or, when nothing was known, why not.
+    """
+
+    known: int
+    effective: int
+    reason: str | None
+    checkpoints: tuple[int, ...]
+    """Positions at which reading the prompt left a checkpoint."""
+
+
 class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What one step added to one sequence. The last delta of a sequence carries its finish reason.
 
     ``stop_reason`` is the token id that ended the sequence when it is not an end token of the model.
-    ``cached_tokens`` and ``prompt_logprobs`` come with a sequence's first delta only (``prompt_logprobs[0]`` is None).
+    ``cached_tokens``, ``prompt_logprobs`` and ``cache`` come with a sequence's first delta only (``prompt_logprobs[0]``
+    is None).
     """
 
     request_id: str
@@ -96,3 +111,4 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     error: str | None = None
+    cache: CacheReport | None = None

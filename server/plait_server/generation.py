@@ -1,6 +1,7 @@
 """A client's request as the engine sees it: one or more prompts, submitted, followed, and ended together."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -9,12 +10,14 @@ from secrets import token_hex
 from typing import Any
 
 from plait_engine.client import EngineClient, EngineError
-from plait_engine.request import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
+from plait_engine.request import CacheReport, Delta, FinishReason, Request, SamplingParams, TokenLogprobs
 from plait_server.auth.keys import Key
 from plait_server.auth.limits import Limiter
 from plait_server.metrics import Metrics
 from plait_server.sequence_text import Piece, SequenceText, end_ids_of
 from plait_server.text.tokenizer import TextTokenizer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,12 @@ class Part:
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     cached_tokens: int = 0
     """Of the prompt, really skipped."""
+    cache: CacheReport | None = None
+
+    @property
+    def written(self) -> int:
+        """Tokens of the prompt that could not be reused before, and can from now on."""
+        return 0 if self.cache is None else max(self.cache.checkpoints, default=self.cached_tokens) - self.cached_tokens
 
 
 @dataclass(kw_only=True)
@@ -98,7 +107,7 @@ class Generation:
             "total_tokens": self.prompt_tokens + completion_tokens,
             "prompt_tokens_details": {
                 "cached_tokens": sum(part.cached_tokens for part in self.parts),
-                "cache_write_tokens": 0,
+                "cache_write_tokens": sum(part.written for part in self.parts),
             },
         }
 
@@ -138,6 +147,9 @@ class Generation:
             if delta.cached_tokens and delta.index == 0:
                 # Of n sequences the first tells what was cached before; the others reuse what it computed.
                 part.cached_tokens = delta.cached_tokens
+            if delta.cache is not None and delta.index == 0:
+                part.cache = delta.cache
+                log.debug("%s: of %d prompt tokens %s", part.request.id, len(part.request.prompt), delta.cache)
             if choice.finished:
                 continue  # was on its way when a stop string ended the choice
             if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):

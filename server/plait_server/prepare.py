@@ -78,16 +78,6 @@ def template_messages(template: ChatTemplate, body: TemplateFields) -> list[dict
     return [message.for_template(parts=template.wants_parts) for message in body.messages]
 
 
-def chat_marks(
-    front: FrontEnd, body: TemplateFields, text: str, ids: Sequence[int], **kwargs: object
-) -> tuple[int, ...]:
-    """Where the conversation is worth a checkpoint; nowhere when its last message is to be continued."""
-    template, marks = front.text.template, front.text.marks
-    if template is None or marks is None or not body.opens_reply:
-        return ()
-    return marks.of(template_messages(template, body), kwargs, text, ids)
-
-
 def token_limit(
     prompt_tokens: int, asked: int | None, limit: int, *, default: int | None, params: Params, most: int | None = None
 ) -> int:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 
 from plait_engine.client import EngineClient, EngineDead, EngineInfo, EngineStats, QueueFull, RequestRefused
-from plait_engine.request import Delta, FinishReason, Request, TokenLogprobs
+from plait_engine.request import CacheReport, Delta, FinishReason, Request, TokenLogprobs
 
 Tokens = Callable[[Request, int], Sequence[int]]
 
@@ -50,6 +50,7 @@ class FakeEngine(EngineClient):
         self.error_at_step: int | None = None
         self.die_at_step: int | None = None
         self.cached_tokens = 0
+        self.known_beyond = 0
         self.ignores_aborts = False
         """As if deltas had been on their way already when the abort was sent."""
         self.current = EngineStats()
@@ -169,7 +170,16 @@ class FakeEngine(EngineClient):
             cached_tokens=0 if first else self.cached_tokens if index == 0 else len(request.prompt) - 1,
             prompt_logprobs=self._prompt_rows(request) if first == 0 else None,
             error=error,
+            cache=self._report(request, index) if first == 0 else None,
         )
+
+    def _report(self, request: Request, index: int) -> CacheReport:
+        """Everything asked for is left; of what is known, ``known_beyond`` tokens cannot be reused."""
+        if index:
+            return CacheReport(len(request.prompt) - 1, len(request.prompt) - 1, None, ())
+        known = self.cached_tokens + self.known_beyond
+        reason = "no_checkpoint" if self.known_beyond else None if known else "no_match"
+        return CacheReport(known, self.cached_tokens, reason, request.marks)
 
     def _rows(self, request: Request, ids: list[int], first: int) -> tuple[TokenLogprobs, ...] | None:
         number = request.sampling.logprobs

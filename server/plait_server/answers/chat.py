@@ -1,5 +1,6 @@
 """Answers of /v1/chat/completions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ import orjson
 
 from plait_server import logprobs
 from plait_server.answers.collected import Choice
+from plait_server.answers.explanation import NOTHING, explanation
 from plait_server.answers.head import DONE, END, Head
 from plait_server.generation import Generation
 from plait_server.sequence_text import Piece
@@ -19,6 +21,7 @@ class ChatOptions:
     logprobs: bool = False
     prompt_logprobs: bool = False
     token_ids: bool = False
+    explain_cache: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
 
@@ -30,6 +33,8 @@ def answer(generation: Generation, head: Head, choices: list[Choice], options: C
         "choices": [choice_fields(generation, choice, options) for choice in choices],
         "usage": generation.usage(),
     }
+    if options.explain_cache:
+        fields |= explanation(generation)
     part = generation.parts[0]
     if options.prompt_logprobs and part.prompt_logprobs is not None:
         fields["prompt_logprobs"] = logprobs.prompt_logprobs(generation.tokenizer, part.prompt_logprobs)
@@ -96,15 +101,22 @@ class ChatChunks:
             fields["stop_reason"] = piece.stop_reason
         if self._options.token_ids:
             fields["token_ids"] = piece.token_ids
-        return self._rich(piece.choice, fields)
+        explained = explanation(self._generation) if self._explains(piece) else {}
+        return self._rich(piece.choice, fields, explained)
+
+    def _explains(self, piece: Piece) -> bool:
+        """Once, at the end of the first choice."""
+        return self._options.explain_cache and piece.choice == 0 and piece.finish_reason is not None
 
     def _plain(self, index: int, text: str) -> bytes:
         choice = b',"choices":[{"index":%d,"delta":{"content":%b' % (index, orjson.dumps(text))
         return self._event + choice + self._plain_tail + self._usage() + END
 
-    def _rich(self, index: int, fields: dict[str, Any]) -> bytes:
+    def _rich(self, index: int, fields: dict[str, Any], beside: Mapping[str, Any] = NOTHING) -> bytes:
+        """``beside``: what belongs to the whole answer."""
         choice = orjson.dumps({"index": index, **fields})
-        return self._event + b',"choices":[' + choice + b"]" + self._usage() + END
+        more = b"," + orjson.dumps(beside)[1:-1] if beside else b""
+        return self._event + b',"choices":[' + choice + b"]" + more + self._usage() + END
 
     def _usage(self) -> bytes:
         if not self._options.include_usage:

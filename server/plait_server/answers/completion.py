@@ -1,6 +1,6 @@
 """Answers of /v1/completions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import orjson
 from plait_engine.request import TokenLogprobs
 from plait_server import logprobs
 from plait_server.answers.collected import Choice
+from plait_server.answers.explanation import NOTHING, explanation
 from plait_server.answers.head import DONE, END, Head
 from plait_server.generation import Generation
 from plait_server.sequence_text import Piece
@@ -23,6 +24,7 @@ class CompletionOptions:
     logprobs: bool = False
     prompt_logprobs: bool = False
     token_ids: bool = False
+    explain_cache: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
 
@@ -54,6 +56,7 @@ def answer(generation: Generation, head: Head, choices: list[Choice], options: C
         **head.fields("text_completion"),
         "choices": [choice_fields(generation, choice, options) for choice in choices],
         "usage": generation.usage(),
+        **(explanation(generation) if options.explain_cache else NOTHING),
     }
 
 
@@ -132,7 +135,12 @@ class CompletionChunks:
                 fields["prompt_token_ids"] = self._generation.parts[
                     piece.choice // self._generation.job.n
                 ].request.prompt
-        return self._rich(piece.choice, fields)
+        explained = explanation(self._generation) if self._explains(piece) else {}
+        return self._rich(piece.choice, fields, explained)
+
+    def _explains(self, piece: Piece) -> bool:
+        """Once, at the end of the first choice."""
+        return self._options.explain_cache and piece.choice == 0 and piece.finish_reason is not None
 
     def _echo(self, place: int) -> bytes:
         """The prompt, once for each of its choices, before anything of them."""
@@ -153,9 +161,11 @@ class CompletionChunks:
         choice = b',"choices":[{"index":%d,"text":%b' % (index, orjson.dumps(text))
         return self._event + choice + self._plain_tail + self._usage() + END
 
-    def _rich(self, index: int, fields: dict[str, Any]) -> bytes:
+    def _rich(self, index: int, fields: dict[str, Any], beside: Mapping[str, Any] = NOTHING) -> bytes:
+        """``beside``: what belongs to the whole answer."""
         choice = orjson.dumps({"index": index, **fields})
-        return self._event + b',"choices":[' + choice + b"]" + self._usage() + END
+        more = b"," + orjson.dumps(beside)[1:-1] if beside else b""
+        return self._event + b',"choices":[' + choice + b"]" + more + self._usage() + END
 
     def _usage(self) -> bytes:
         if not self._options.include_usage:

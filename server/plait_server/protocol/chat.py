@@ -6,7 +6,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from plait_server.errors import bad
 from plait_server.protocol import unsupported
-from plait_server.protocol.common import Body, Count, GenerationBody, Logprobs
+from plait_server.protocol.body import Body
+from plait_server.protocol.common import Count, GenerationBody, Logprobs
 from plait_server.protocol.messages import Messages
 from plait_server.text.chat_template import RESERVED
 

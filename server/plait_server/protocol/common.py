@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from plait_server.errors import bad
+from plait_server.protocol.body import Body
+from plait_server.protocol.extensions import Extensions
 from plait_server.protocol.values import (
     MAX_CHOICES,
     MAX_LOGPROBS,
@@ -19,12 +21,6 @@ from plait_server.protocol.values import (
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 Count = Annotated[int, Field(ge=0)]
-
-
-class Body(BaseModel):
-    """Strict: ``true`` is not 1, ``"1"`` is not 1, and what is unknown is refused. ``null`` means not given."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
 
 
 class StreamOptions(Body):
@@ -60,6 +56,7 @@ class GenerationBody(Body):
     return_token_ids: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1_024)] | None = None
+    plait: Extensions | None = None
 
     user: str | None = Field(None, description="Accepted, without effect; so are the fields below.")
     request_id: str | None = None
@@ -80,6 +77,10 @@ class GenerationBody(Body):
     @property
     def choices(self) -> int:
         return self.n or 1
+
+    @property
+    def explain_cache(self) -> bool:
+        return bool(self.plait and self.plait.explain_cache)
 
     @property
     def include_usage(self) -> bool:

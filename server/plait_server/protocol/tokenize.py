@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import FailFast, Field
 
+from plait_server.protocol.body import Body
 from plait_server.protocol.chat import TemplateFields
-from plait_server.protocol.common import Body
 
 MAX_TOKENS = 4_194_304
 

@@ -31,7 +31,6 @@ COMMON: dict[str, Harmless] = {
     "guided_choice": absent,
     "guided_grammar": absent,
     "response_format": plain_text,
-    "plait": absent,
 }
 COMPLETIONS: dict[str, Harmless] = COMMON | {"suffix": nothing, "prompt_embeds": absent}
 CHAT: dict[str, Harmless] = COMMON | {

@@ -10,9 +10,10 @@ from plait_server.answers.collected import collect
 from plait_server.answers.head import Head
 from plait_server.body import StrictRoute
 from plait_server.call import Call, Caller
+from plait_server.checkpoints import chat_checkpoints
 from plait_server.front import Front, FrontEnd
 from plait_server.generation import Job
-from plait_server.prepare import Params, chat_marks, chat_prompt, prompt_ids, sampling, token_limit
+from plait_server.prepare import Params, chat_prompt, prompt_ids, sampling, token_limit
 from plait_server.protocol.chat import ChatBody
 from plait_server.protocol.errors import GENERATED
 from plait_server.streaming import EventStream
@@ -50,7 +51,7 @@ async def job_of(front: FrontEnd, body: ChatBody, call: Call) -> Job:
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
         include_stop=bool(body.include_stop_str_in_output),
-        marks=chat_marks(front, body, text, prompt, **body.template_kwargs),
+        marks=await chat_checkpoints(front, body, body.plait, text, prompt, **body.template_kwargs),
         skip_special_tokens=body.skip_special_tokens is not False,
     )
 
@@ -60,6 +61,7 @@ def options_of(body: ChatBody) -> ChatOptions:
         logprobs=bool(body.logprobs),
         prompt_logprobs=body.prompt_logprobs is not None,
         token_ids=bool(body.return_token_ids),
+        explain_cache=body.explain_cache,
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
     )

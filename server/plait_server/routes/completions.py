@@ -10,6 +10,7 @@ from plait_server.answers.completion import CompletionChunks, CompletionOptions
 from plait_server.answers.head import Head
 from plait_server.body import StrictRoute
 from plait_server.call import Call, Caller
+from plait_server.checkpoints import asked_checkpoints
 from plait_server.errors import bad
 from plait_server.front import Front, FrontEnd
 from plait_server.generation import Job
@@ -43,6 +44,8 @@ async def job_of(front: FrontEnd, body: CompletionBody, call: Call) -> Job:
     most = front.config.max_sequences_per_request
     if len(body.prompt) * body.choices > most:
         raise bad("n", f"prompts times n is {len(body.prompt) * body.choices}; at most {most} are allowed")
+    if body.explain_cache and len(body.prompt) > 1:
+        raise bad("plait.explain_cache", "explains one prompt; send prompts one by one")
     add_special_tokens = body.add_special_tokens is not False
     prompts = [await prompt_ids(front, prompt, add_special_tokens=add_special_tokens) for prompt in body.prompt]
     longest = max(map(len, prompts))
@@ -61,6 +64,7 @@ async def job_of(front: FrontEnd, body: CompletionBody, call: Call) -> Job:
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
         include_stop=bool(body.include_stop_str_in_output),
+        marks=asked_checkpoints(body.plait, prompts),
         skip_special_tokens=body.skip_special_tokens is not False,
         offsets=tuple(map(len, echoes(front, body, prompts))),
     )
@@ -84,6 +88,7 @@ def options_of(front: FrontEnd, body: CompletionBody, job: Job) -> CompletionOpt
         logprobs=body.logprobs is not None,
         prompt_logprobs=body.prompt_logprobs is not None,
         token_ids=bool(body.return_token_ids),
+        explain_cache=body.explain_cache,
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
     )
