@@ -53,6 +53,8 @@ class Sequence:
     """Positions ahead at which it leaves a checkpoint, in order."""
     reuse: "Reuse | None" = None
     """What it found in the cache at its first admission."""
+    left: list[Position] = field(default_factory=list)
+    """Where it has left checkpoints on its way."""
     emitting: tuple[Position, ...] = ()
     """Where launched steps leave checkpoints that are not committed yet."""
     receipt: "StepReceipt | None" = None
