@@ -4,7 +4,6 @@ import secrets
 import time
 from collections.abc import Iterable
 
-from plait_engine.cache_report import cache_report
 from plait_engine.finish import finish_after
 from plait_engine.gauges import Gauges, arena_gauges
 from plait_engine.request import Delta, FinishReason, Request
@@ -130,7 +129,6 @@ class Engine:
         sequence.receipt = receipt
         for checkpoint in row.emits:
             cache.publish(sequence, checkpoint, receipt)
-            sequence.left.append(checkpoint.position)
 
     def _leave(self, sequence: Sequence) -> None:
         """The last launched step that named a finished, or a tainted, sequence is committed."""
@@ -165,7 +163,6 @@ class Engine:
             stop_reason=end.token_id if end else None,
             cached_tokens=sequence.reuse.effective if first and sequence.reuse else 0,
             prompt_logprobs=(None, *sequence.prompt_logprobs) if scores else None,
-            cache=cache_report(sequence, enabled=self.scheduler.cache.enabled) if first else None,
         )
 
     def _end(self, sequence: Sequence) -> None:
@@ -214,7 +211,7 @@ class Engine:
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready. Only between steps with nothing in flight."""
         if self._launched is None:
-            self.runner.upgrade_kernels()
+            self.runner.kernels.upgrade()
 
     def counters(self) -> dict[str, dict[str, float]]:
         return dict(self.stats.counters)

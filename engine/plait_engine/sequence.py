@@ -52,7 +52,12 @@ class Sequence:
     marks: list[Position] = field(default_factory=list)
     """Positions ahead at which it leaves a checkpoint, in order."""
     reuse: "Reuse | None" = None
-    """What it found in the cache at its first admission."""
+    """What it found in the cache at its first admission that came to a committed step."""
+    reuse_counted: bool = False
+    flawed: bool = False
+    """Whether a resume point on its way was found broken."""
+    preempted: bool = False
+    """In the queue since it gave up its memory."""
     left: list[Position] = field(default_factory=list)
     """Where it has left checkpoints on its way."""
     emitting: tuple[Position, ...] = ()

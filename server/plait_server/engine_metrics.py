@@ -23,10 +23,20 @@ GAUGES = {
     "plait_pages": Known(("group", "use"), "Pages of the paged groups"),
     "plait_slots": Known(("group", "use"), "Slot rows of the fixed-size groups"),
     "plait_cache_utilization_ratio": Known((), "Bytes of the arena in use over all its bytes"),
+    "plait_checkpoints": Known(("tier",), "Checkpoints held"),
 }
 COUNTERS = {
     "plait_preemptions_total": Known(("outcome",), "Sequences that gave up their memory and went back to the queue"),
     "plait_no_progress_total": Known((), "Requests ended because the engine could not go on with them"),
+    "plait_prefix_lookup_tokens_total": Known((), "Prompt tokens looked up in the prefix tree"),
+    "plait_prefix_hit_tokens_total": Known((), "Of those, tokens whose prefix is known"),
+    "plait_prefix_effective_hit_tokens_total": Known((), "Of those, tokens skipped by restoring a resume point"),
+    "plait_prefix_lost_tokens_total": Known(("reason",), "Tokens hit but not skipped"),
+    "plait_prefix_unused_total": Known(("reason",), "Prompts of which nothing was known"),
+    "plait_state_restores_total": Known(("state", "tier"), "States brought back for a resume point"),
+    "plait_state_restore_failures_total": Known(("state", "reason"), "States that failed a check of the restore"),
+    "plait_checkpoint_skipped_total": Known(("reason",), "Checkpoints that were wanted and not taken"),
+    "plait_evictions_total": Known(("kind", "reason"), "What the prefix tree gave up"),
 }
 HISTOGRAMS = {
     "plait_queue_seconds": Known((), "From arrival in the engine to the end of the first step"),

@@ -79,6 +79,9 @@ def test_counters_count_prompts_once_and_every_preemption() -> None:
     run(engine, *requests)
     counters = engine.counters()
     assert counters["plait_prefix_lookup_tokens_total"] == {"": 16}
-    assert counters["plait_preemptions_total"] == {"outcome=recomputed": engine.scheduler.preempted}
+    assert counters["plait_preemptions_total"] == {
+        "outcome=recomputed": engine.scheduler.preempted,
+        "outcome=restored": 0,
+    }
     assert engine.scheduler.preempted > 0
     assert engine.stats.histograms()["plait_queue_seconds"][""][-2] == 3

@@ -79,7 +79,7 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
         if sequence.restore is not None:
-            self.cache.restored(sequence.restore, None)
+            self.cache.withdraw(sequence.restore)
             sequence.restore = None
         else:
             self.cache.keep(sequence)
@@ -142,6 +142,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.release(sequence)
         sequence.preemptions += 1
+        sequence.preempted = True
         self.preempted += 1
         self.waiting.push(sequence)
 

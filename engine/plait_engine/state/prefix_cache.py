@@ -10,9 +10,9 @@ from plait_engine.state.checkpoint import Checkpoint, StepReceipt, WindowPages
 from plait_engine.state.eviction import LearnedEvictor, branch_position
 from plait_engine.state.ledger import Demand, Ledger, Units
 from plait_engine.state.placement import Placement
-from plait_engine.state.restore import Flaw, Restore, find_flaw
+from plait_engine.state.restore import Flaw, Restore, find_flaw, reasons
 from plait_engine.state.spec import GroupId, Position
-from plait_engine.state.tree import NO_MATCH, Match, PrefixTree, ResumePoint
+from plait_engine.state.tree import NO_MATCH, Match, Node, PrefixTree, ResumePoint
 from plait_engine.state.unit_copy import UnitCopier
 from plait_engine.stats import Stats
 
@@ -43,11 +43,38 @@ class PrefixCache:
         self._slot_demand: Demand = {g.id: g.units_per_slot for g in ledger.groups if not g.paged}
         self._condemned: list[Checkpoint] = []
         """Found broken while somebody else still has a lease on them."""
+        self._broken: list[Node] = []
+        """Nodes without their pages, still in the tree since somebody has a lease on them."""
+        self._declare()
 
     @classmethod
     def disabled(cls, ledger: Ledger) -> "PrefixCache":
         copier = UnitCopier(ledger.arena, ledger.groups)
         return cls(ledger, copier, Placement.for_groups(ledger.groups), Stats(), fingerprint="", enabled=False)
+
+    def _declare(self) -> None:
+        """Series whose labels are known exist from the start, so that a rate over them never misses the first one."""
+        kinds = {group.spec.kind for group in self.ledger.groups}
+        for name, series in {
+            "plait_prefix_lookup_tokens_total": [""],
+            "plait_prefix_hit_tokens_total": [""],
+            "plait_prefix_effective_hit_tokens_total": [""],
+            "plait_prefix_lost_tokens_total": ["reason=no_checkpoint", "reason=restore_failed"],
+            "plait_prefix_unused_total": ["reason=bypass", "reason=no_match", "reason=too_short"],
+            "plait_state_restores_total": [f"state={kind},tier=arena" for kind in kinds],
+            "plait_state_restore_failures_total": [
+                f"state={group.spec.kind},reason={reason}" for group in self.ledger.groups for reason in reasons(group)
+            ],
+            "plait_checkpoint_skipped_total": ["reason=no_memory"],
+            "plait_evictions_total": [
+                "kind=checkpoint,reason=capacity",
+                "kind=leaf,reason=capacity",
+                "kind=leaf,reason=unreachable",
+            ],
+            "plait_preemptions_total": ["outcome=recomputed", "outcome=restored"],
+        }.items():
+            for labels in series:
+                self.stats.count(name, 0, labels)
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
@@ -67,13 +94,16 @@ class PrefixCache:
         """What the tree knows of the sequence's tokens, with the resume points that are whole. Broken ones go."""
         if not self.enabled or sequence.request.sampling.prompt_logprobs is not None:
             return NO_MATCH  # What a prompt token scored is not part of any state, so it must be computed again.
-        match = self.tree.match(sequence.namespace, np.array(sequence.tokens, np.int32))
-        for i, point in enumerate(match.points):
-            flaw = find_flaw(point, self.ledger, self.fingerprint)
-            if flaw is None:
-                return Match(match.known, match.points[i:])
+        tokens = np.array(sequence.tokens, np.int32)
+        match = self.tree.match(sequence.namespace, tokens)
+        known = match.known
+        while match.best is not None and (flaw := find_flaw(match.best, self.ledger, self.fingerprint)) is not None:
+            sequence.flawed, point = True, match.best
             self.drop(point, flaw)
-        return Match(match.known, ())
+            match = self.tree.match(sequence.namespace, tokens)
+            if match.best == point:  # Nothing but a lease keeps it in the tree.
+                return Match(known, ())
+        return Match(known, match.points, match.parts)
 
     def admit(self, sequence: Sequence, match: Match, max_chunk: int) -> bool:
         """Give the sequence all that its tokens need, going on from the best resume point; or change nothing."""
@@ -93,40 +123,64 @@ class PrefixCache:
             sequence.scheduled = position
         if self.enabled:
             sequence.marks = self._marks(sequence, match, position)
-        if sequence.reuse is None:
-            sequence.reuse = self._count(sequence, match, position)
+        if not sequence.reuse_counted:
+            sequence.reuse = self._found(sequence, match, position)
+        if sequence.preempted:
+            sequence.preempted = False
+            self.stats.count("plait_preemptions_total", labels=f"outcome={'restored' if position else 'recomputed'}")
         return True
 
     def _marks(self, sequence: Sequence, match: Match, position: Position) -> list[Position]:
         """Where the sequence is to leave checkpoints. Its first look is also what the evictor learns from."""
         marks, branch = sequence.request.marks, match.known
-        if sequence.reuse is None and sequence.index == 0:
+        if sequence.admissions == 0 and sequence.index == 0:
             end = max((mark for mark in marks if mark < sequence.prompt_length), default=sequence.prompt_length - 1)
             sighting = self.evictor.observe(sequence.namespace, sequence.prompt_tokens, end)
             branch = max(branch, branch_position(match, sighting) or 0)
         return self.placement.positions(len(sequence.tokens), marks, branch, match, position)
 
-    def _count(self, sequence: Sequence, match: Match, position: Position) -> Reuse:
-        """Hits are counted once, at first admission; a prompt once, whatever ``n`` is."""
-        known = min(match.known, sequence.prompt_length - 1) if self.enabled else 0
-        reason = "no_checkpoint" if position < known else None
-        if sequence.index == 0:
-            self.stats.count("plait_prefix_lookup_tokens_total", sequence.prompt_length)
-            self.stats.count("plait_prefix_hit_tokens_total", known)
-            self.stats.count("plait_prefix_effective_hit_tokens_total", position)
-            if reason:
-                self.stats.count("plait_prefix_lost_tokens_total", known - position, f"reason={reason}")
-            if not known:
-                bypass = not self.enabled or sequence.request.sampling.prompt_logprobs is not None
-                unused = "bypass" if bypass else "too_short" if sequence.prompt_length < 2 else "no_match"
-                self.stats.count("plait_prefix_unused_total", labels=f"reason={unused}")
-        return Reuse(known, position, reason)
+    @staticmethod
+    def _found(sequence: Sequence, match: Match, position: Position) -> Reuse:
+        before = sequence.reuse.known if sequence.reuse else 0  # Whose restore failed: what was known then, is lost.
+        known = max(before, min(match.known, sequence.prompt_length - 1))
+        reason = "restore_failed" if sequence.flawed else "no_checkpoint"
+        return Reuse(known, position, reason if position < known else None)
 
-    def restored(self, restore: Restore, flaw: Flaw | None) -> None:
-        """The step that carried a restore is over, or the sequence went before it was launched."""
+    def count(self, sequence: Sequence) -> None:
+        """A first step of ``sequence`` is committed, and what it restored was true: only then a hit is a hit.
+
+        Counted once, whatever comes later; a prompt once, whatever ``n`` is.
+        """
+        if sequence.reuse_counted or sequence.reuse is None:
+            return
+        sequence.reuse_counted = True
+        if sequence.index:
+            return
+        known, effective, reason = sequence.reuse.known, sequence.reuse.effective, sequence.reuse.reason
+        self.stats.count("plait_prefix_lookup_tokens_total", sequence.prompt_length)
+        self.stats.count("plait_prefix_hit_tokens_total", known)
+        self.stats.count("plait_prefix_effective_hit_tokens_total", effective)
+        if reason:
+            self.stats.count("plait_prefix_lost_tokens_total", known - effective, f"reason={reason}")
+        if not known:
+            bypass = not self.enabled or sequence.request.sampling.prompt_logprobs is not None
+            unused = "bypass" if bypass else "too_short" if sequence.prompt_length < 2 else "no_match"
+            self.stats.count("plait_prefix_unused_total", labels=f"reason={unused}")
+
+    def restored(self, sequence: Sequence, restore: Restore, flaw: Flaw | None) -> None:
+        """The step that carried a restore is over."""
         restore.lease.give_back()
         if flaw is not None:
+            sequence.flawed = True
             self.drop(restore.point, flaw)
+        else:
+            for group in self.ledger.groups:
+                self.stats.count("plait_state_restores_total", labels=f"state={group.spec.kind},tier=arena")
+        self._bury()
+
+    def withdraw(self, restore: Restore) -> None:
+        """The sequence went before its restore was launched."""
+        restore.lease.give_back()
         self._bury()
 
     def drop(self, point: ResumePoint, flaw: Flaw) -> None:
@@ -134,13 +188,17 @@ class PrefixCache:
         self.stats.count("plait_state_restore_failures_total", labels=f"state={flaw.state},reason={flaw.reason}")
         node, checkpoint = point.node, point.checkpoint
         if flaw.node is not None:
-            self._condemned.extend(self.tree.cut(flaw.node))
+            self._broken.append(flaw.node)
         elif checkpoint is not None and node.checkpoint is checkpoint:
             self._condemned.append(checkpoint)
             self.tree.detach_checkpoint(node)
         self._bury()
 
     def _bury(self) -> None:
+        """What was found broken goes as soon as no lease holds it."""
+        for node in self._broken:
+            self._condemned.extend(self.tree.cut(node))
+        self._broken = [node for node in self._broken if node.pages]
         for checkpoint in [c for c in self._condemned if not c.leases]:
             self._condemned.remove(checkpoint)
             checkpoint.discard(self.ledger)

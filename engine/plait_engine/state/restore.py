@@ -11,8 +11,8 @@ from torch import Tensor
 
 from plait_engine.state.checkpoint import Checkpoint, Stage
 from plait_engine.state.ledger import Ledger
-from plait_engine.state.spec import Granule, PagedSpec, Position, StateGroup
-from plait_engine.state.tree import Lease, Node, ResumePoint
+from plait_engine.state.spec import PagedSpec, Position, StateGroup
+from plait_engine.state.tree import Lease, Node, ResumePoint, pages_of
 from plait_engine.state.unit_copy import UnitCopier, UnitCopy
 
 
@@ -26,13 +26,22 @@ class Flaw(NamedTuple):
     node: Node | None = None
 
 
+def reasons(group: StateGroup) -> tuple[str, ...]:
+    """All that may be wrong with a group's part of a resume point."""
+    if group.full:
+        return ("pages_missing", "stale")
+    if group.paged:
+        return ("no_checkpoint", "position", "layout", "pages_missing", "stale")
+    return ("no_checkpoint", "position", "layout", "slot_missing", "stale", "checksum")
+
+
 def find_flaw(point: ResumePoint, ledger: Ledger, fingerprint: str) -> Flaw | None:
     """The first of checks 1 to 3 that fails, or None."""
     path = point.node.path()
     for group in ledger.groups:
         if group.full:
             for node in path:
-                if reason := _missing(ledger, group, node.pages[group.id], node.births[group.id], "pages_missing"):
+                if reason := _flaw_of(node, group, ledger):
                     return Flaw(group.spec.kind, reason, node)
         elif point.checkpoint is None:
             return Flaw(group.spec.kind, "no_checkpoint")
@@ -41,14 +50,11 @@ def find_flaw(point: ResumePoint, ledger: Ledger, fingerprint: str) -> Flaw | No
     return None
 
 
-def _missing(
-    ledger: Ledger, group: StateGroup, units: list[Granule], births: list[int | None] | None, missing: str
-) -> str | None:
-    """``missing`` where one of the units is free or lacks, ``stale`` where others have taken one since."""
-    now = ledger.births(group.id, units)
-    if now == births:
-        return None
-    return missing if None in now or len(now) != len(births or ()) else "stale"
+def _flaw_of(node: Node, group: StateGroup, ledger: Ledger) -> str | None:
+    pages = node.pages[group.id]
+    if len(pages) != pages_of(node, group) or ledger.births(group.id, pages) != node.births[group.id]:
+        return "pages_missing" if len(pages) != pages_of(node, group) or not ledger.holds(group.id, pages) else "stale"
+    return None
 
 
 def _flaw_in(
@@ -60,13 +66,18 @@ def _flaw_in(
         return "layout"
     births = checkpoint.births.get(group.id)
     if not group.paged:
-        return _missing(ledger, group, checkpoint.slots.get(group.id, []), births, "slot_missing")
+        rows = checkpoint.slots.get(group.id, [])
+        if len(rows) != group.units_per_slot or not ledger.holds(group.id, rows):
+            return "slot_missing"
+        return None if ledger.births(group.id, rows) == births else "stale"
     assert isinstance(group.spec, PagedSpec)
     window = checkpoint.windows.get(group.id)
     first = group.spec.needed(position).start // group.page_size
     if window is None or window.first > first or window.first + len(window.pages) != group.pages_for(position):
         return "pages_missing"
-    return _missing(ledger, group, list(window.pages), births, "pages_missing")
+    if not ledger.holds(group.id, window.pages):
+        return "pages_missing"
+    return None if ledger.births(group.id, window.pages) == births else "stale"
 
 
 @dataclass(frozen=True)

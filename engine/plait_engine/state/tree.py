@@ -291,11 +291,11 @@ class PrefixTree:
             self.prune(node)
 
     def cut(self, node: Node) -> list[Checkpoint]:
-        """Forget ``node`` and all behind it, which is broken; what a lease holds stays until somebody cuts again.
-
-        Returns the checkpoints that hung there: they are the caller's now, leased or not.
+        """Forget ``node`` and all behind it, which is broken. What a lease holds stays until somebody cuts again, and
+        has no pages any more when it is gone. Returns the checkpoints that hung there: they are the caller's now.
         """
-        assert node.parent is not None
+        if node.parent is None or not node.pages:
+            return []
         loose = self._cut(node)
         if self.needs_checkpoint:
             self.prune(node.parent)
@@ -380,8 +380,7 @@ class PrefixTree:
             if node.start != node.parent.end or not node.raw:
                 raise StateBug(f"node [{node.start}, {node.end}) does not follow its parent")
             for group in self._full:
-                span = page_span(group)
-                pages = -(-node.end // span) - node.start // span
+                pages = pages_of(node, group)
                 if len(node.pages[group.id]) != pages:
                     raise StateBug(f"node [{node.start}, {node.end}) has {len(node.pages[group.id])} pages of {pages}")
             if node.checkpoint is not None and node.checkpoint.position != node.end:
@@ -407,6 +406,12 @@ class Lease:
 def page_span(group: StateGroup) -> int:
     """Tokens that one page of the group stands for."""
     return group.page_size * (group.spec.ratio if isinstance(group.spec, PagedSpec) else 1)
+
+
+def pages_of(node: Node, group: StateGroup) -> int:
+    """Pages that a node needs of a group, those that it has in part included."""
+    span = page_span(group)
+    return -(-node.end // span) - node.start // span
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:

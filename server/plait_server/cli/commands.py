@@ -168,6 +168,25 @@ def key(
 
 
 @app.command()
+def drill(
+    model: Model = None,
+    dtype: Dtype = None,
+    load_format: LoadFormat = None,
+    memory: Memory = None,
+    device: Device = None,
+    state_dtype: StateDtype = None,
+    page_size: PageSize = None,
+    config: Config = None,
+) -> None:
+    """Break cached state in every way, and see that answers stay right."""
+    flags = locals()
+    engine_config = engine_options(flags.pop("config"), flags)
+    from plait_server.cli.offline import drill_model
+
+    sys.exit(drill_model(engine_config))
+
+
+@app.command()
 def version() -> None:
     """Print the release."""
     from plait_server.release import installed_version

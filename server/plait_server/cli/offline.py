@@ -35,6 +35,25 @@ def verify_model(config: EngineConfig) -> int:
     return status_of(report)
 
 
+def drill_model(config: EngineConfig) -> int:
+    def report() -> bool:
+        from rich.console import Console
+        from rich.table import Table
+
+        from plait_engine.drill import drill
+
+        table = Table("broken", "state", "still cached", "counted", "difference", "result")
+        outcomes = drill(config)
+        for each in outcomes:
+            verdict = (each.remark or "ok") if each.passed else f"FAILED: {each.remark}"
+            figures = (str(each.cached), each.counted, f"{each.largest_difference:.1e}") if each.state else ("", "", "")
+            table.add_row(each.broken, each.state, *figures, verdict)
+        Console().print(table)
+        return all(each.passed for each in outcomes)
+
+    return status_of(report)
+
+
 def status_of(report: Callable[[], bool]) -> int:
     """0 when all is well, 1 when a check failed, 2 when the model or the options do not allow the question."""
     try:
