@@ -72,7 +72,7 @@ class Subject:
         engine, logits, tokens, cached = self.engine, list[Tensor](), list[int](), 0
 
         def tap(rows: tuple[Row, ...], values: Tensor) -> None:
-            logits.extend(row.float().cpu() for i, row in enumerate(values) if not rows[i].sequence.tainted)
+            logits.extend(row.float().cpu().clone() for i, row in enumerate(values) if not rows[i].sequence.tainted)
 
         engine.runner.tap = tap
         sampling = SamplingParams(max_tokens=ANSWER, temperature=0.0, ignore_eos=True)

@@ -78,7 +78,7 @@ def run_together(engine: Engine, prompts: Sequence[Sequence[int]]) -> Run:
 
     def tap(rows: tuple[Row, ...], logits: Tensor) -> None:
         for row, values in zip(rows, logits, strict=True):
-            seen[row.sequence.request.id].append(values.float().cpu())
+            seen[row.sequence.request.id].append(values.float().cpu().clone())
 
     engine.runner.tap = tap
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True)

@@ -94,7 +94,8 @@ class ModelRunner:
         self._threads = torch.get_num_threads()
         self._residents: dict[int, tuple[Sequence, int]] = {}
         self.tap: Tap | None = None
-        """Sees the logits of every sampling row before they are sampled from; for checks, not for serving."""
+        """Sees the logits of every sampling row before they are sampled from, in memory that the next step writes again; for
+        checks, not for serving."""
 
     @property
     def vocab_size(self) -> int:
