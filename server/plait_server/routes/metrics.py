@@ -4,7 +4,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from plait_server.front import Front
-from plait_server.health import Phase
 from plait_server.metrics import CONTENT_TYPE
 
 router = APIRouter()
@@ -16,7 +15,7 @@ async def metrics(front: Front) -> Response:
     health = front.health
     stats = await health.ask(front.config.scrape_seconds)
     front.metrics.state(
-        up=health.phase is not Phase.LOADING and health.trouble() is None,
+        up=health.trouble() is None,
         ready=health.obstacle() is None,
         queue_limit=front.engine.info.max_queue if stats is not None else 0,
         stats=stats,
