@@ -9,13 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
+from plait_kernels import triton_math, tuning
+
 SHARED_LIMIT_BYTES = {90: 232448, 80: 166912, 89: 101376}
 """Of one program, by compute capability."""
+
+ASSUMED = {90: ("h200", 132), 80: ("a100-sxm4-80gb", 108), 89: ("geforce-rtx-4090", 128)}
+"""Table of configurations and number of multiprocessors: how work is split is part of what is compiled."""
+
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -61,9 +69,10 @@ def compile_only(capability: int = 90) -> Iterator[Compiled]:
         if shared > SHARED_LIMIT_BYTES.get(capability, 1 << 30):
             found.failures.append(f"{self.__name__} {numbers}: {shared} bytes of shared memory")
 
-    before = jit.JITFunction.run
+    before = jit.JITFunction.run, tuning._slugs[CPU], triton_math._multiprocessors[CPU]
     jit.JITFunction.run = run
+    tuning._slugs[CPU], triton_math._multiprocessors[CPU] = ASSUMED[capability]
     try:
         yield found
     finally:
-        jit.JITFunction.run = before
+        jit.JITFunction.run, tuning._slugs[CPU], triton_math._multiprocessors[CPU] = before

@@ -55,6 +55,7 @@ class Check:
 
     def error(self) -> float:
         """Largest ``|seen - expected| / |expected|`` over outputs and states; infinite where a value is missing."""
+        self._restore()
         seen = self._left(self.case.run(self.call))
         pairs = zip(seen, self.expected, strict=True)
         errors = [float((a - b).norm() / b.norm().clamp(min=1e-20)) for a, b in pairs]
@@ -65,9 +66,12 @@ class Check:
         tensors = [t.float() for t in _tensors(result)]
         if self.call.state is not None:
             tensors.append(self.call.state().float().clone())
+        self._restore()
+        return tensors
+
+    def _restore(self) -> None:
         if self.before is not None and self.call.arena is not None:
             self.call.arena.copy_(self.before)
-        return tensors
 
 
 def error_of(case: Case, world: World) -> float:
@@ -154,6 +158,7 @@ def jobs_of(groups: list[str], match: str, capability: int, every: bool) -> list
                         (group, case.name, name, option, capability)
                         for name in case.tunables
                         for option in tunables()[name].options
+                        if not option.get("LIBRARY")
                     ]
     return jobs
 

@@ -28,10 +28,14 @@ def power_of_two(n: int, least: int = 1) -> int:
     return max(least, 1 << max(0, n - 1).bit_length())
 
 
-@functools.cache
+_multiprocessors: dict[torch.device, int] = {torch.device("cpu"): 4}
+"""What is known so far. A CPU (under the interpreter) counts as few, so that tests take the paths that split work."""
+
+
 def multiprocessors(device: torch.device) -> int:
-    """Of the device; on a CPU (under the interpreter) few, so that tests take the paths that split work."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+    if device not in _multiprocessors:
+        _multiprocessors[device] = torch.cuda.get_device_properties(device).multi_processor_count
+    return _multiprocessors[device]
 
 
 COUNTERS = 1 << 16

@@ -46,7 +46,10 @@ def is_right(errors: Tensor, dtype: torch.dtype) -> bool:
 
 
 def errors_of(model: Model, truth: Tensor, device: str) -> Tensor:
-    """Of each token the largest error, as a part of the largest logit. A prompt in two chunks and then token by token, beside another sequence that is always at another place."""
+    """Of each token the largest error, as a part of the largest logit.
+
+    A prompt in two chunks and then token by token, beside another sequence that is always at another place.
+    """
     tokens = prompt(truth.shape[1])
     driver = Driver(model, torch.device(device), 2, 2 * len(tokens))
     seen = driver.run([Piece(0, tokens[:23])])

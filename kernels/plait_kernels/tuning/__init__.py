@@ -72,12 +72,15 @@ def key_name(key: tuple[int, ...]) -> str:
     return "x".join(map(str, key))
 
 
-@cache
+_slugs: dict[torch.device, str] = {torch.device("cpu"): "cpu"}
+
+
 def device_slug(device: torch.device) -> str:
-    """ "NVIDIA H200" to "h200"; "cpu" under the interpreter."""
-    if device.type != "cuda":
-        return device.type
-    return torch.cuda.get_device_name(device).lower().removeprefix("nvidia ").replace(" ", "-")
+    """What a GPU's table is called: h200 for NVIDIA H200; cpu under the interpreter."""
+    if device not in _slugs:
+        name = torch.cuda.get_device_name(device)
+        _slugs[device] = name.lower().removeprefix("nvidia ").replace(" ", "-")
+    return _slugs[device]
 
 
 @cache
