@@ -33,9 +33,9 @@ LINEAR = Tunable(
         *(
             {"LIBRARY": 0, "OUTS": o, "INS": i, "SPLIT": s, "num_warps": w, "num_stages": g}
             for o in (16, 32, 64)
-            for i in (64, 128, 256)
+            for i in (128, 256)
             for s in (1, 2, 4)
-            for w, g in ((2, 4), (4, 3), (4, 5), (8, 4))
+            for w, g in ((4, 4), (8, 4))
         ),
     ),
 )

@@ -42,8 +42,7 @@ DECODE = Tunable(
         {"KEYS": n, "PROGRAMS": p, "num_warps": w, "num_stages": s}
         for n in (32, 64, 128)
         for p in (2, 4, 8)
-        for w in (2, 4, 8)
-        for s in (2, 3, 4)
+        for w, s in ((2, 3), (4, 2), (4, 3), (8, 2))
     ),
 )
 """``PROGRAMS``: how many programs for each multiprocessor the history is split into, if sequences alone are too few."""
