@@ -61,11 +61,14 @@ class Compactor:
         }
 
     def _movable(self) -> Iterator[tuple[GroupId, list[Granule]]]:
+        """What the tree holds without a lease. Units that were freed and taken by others behind its back are not."""
+        births = self.tree.ledger.births
         for node in self.tree.nodes():
-            if not node.leases:
-                yield from node.pages.items()
+            holders = [] if node.leases else [(node.pages, node.births)]
             if node.checkpoint is not None and not node.checkpoint.leases:
-                yield from node.checkpoint.owned().items()
+                holders.append((node.checkpoint.owned(), node.checkpoint.births))
+            for owned, born in holders:
+                yield from ((group, units) for group, units in owned.items() if births(group, units) == born.get(group))
 
     def _execute(self, leaving: dict[GroupId, list[int]]) -> None:
         ledger = self.tree.ledger
