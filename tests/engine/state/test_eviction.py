@@ -386,12 +386,11 @@ def test_leased_units_and_those_of_running_sequences_are_not_moved() -> None:
 
 def test_a_page_that_others_took_behind_the_tree_is_not_moved_under_them() -> None:
     world, evictor, mover, nodes = scattered(move=True)
-    stolen = nodes[5].pages[PAGES][:1]
+    stolen = {node.pages[PAGES][0] for node in nodes}
     world.ledger.give_back(PAGES, stolen)
-    pool = world.ledger.pools[PAGES]
-    running = world.ledger.take({PAGES: pool.available})
+    running = world.ledger.take({PAGES: world.ledger.pools[PAGES].available})
     assert running is not None
-    assert stolen[0] in running[PAGES]
-    world.ledger.give_back(PAGES, [unit for unit in running[PAGES] if unit != stolen[0]])
+    assert stolen <= set(running[PAGES])
+    world.ledger.give_back(PAGES, [unit for unit in running[PAGES] if unit not in stolen])
     evictor.make_room(more_rows(world))
-    assert stolen[0] not in {move.source for move in mover.moves if move.group == PAGES}
+    assert not stolen & {move.source for move in mover.moves if move.group == PAGES}
