@@ -7,6 +7,9 @@ from plait_engine.state.spec import GRANULE_BYTES, Granule, StateGroup
 
 SLAB_TARGET_BYTES = 1 << 20
 """Slabs are about one layer's state. Larger ones are rarely free of survivors, smaller ones waste their tails."""
+SLAB_MOST_BYTES = 8 << 20
+LITTLE_WASTE = 0.05
+"""Share of a slab that its last units may leave unused in any group."""
 
 
 class StateBug(Exception):
@@ -14,11 +17,19 @@ class StateBug(Exception):
 
 
 def choose_slab_bytes(groups: Iterable[StateGroup]) -> int:
-    """The slab size that wastes least over all groups, among multiples of the largest unit near the target."""
+    """The multiple of the largest unit that wastes least, up to the target; or the next one that wastes little."""
     units = [group.unit_bytes for group in groups]
     largest = max(units)
-    candidates = [largest * n for n in range(1, max(1, SLAB_TARGET_BYTES // largest) + 1)]
-    return min(candidates, key=lambda slab: (sum(slab % unit / slab for unit in units), -slab))
+
+    def wasted(slab: int) -> float:
+        return max(slab % unit / slab for unit in units)
+
+    near = [largest * n for n in range(1, max(1, SLAB_TARGET_BYTES // largest) + 1)]
+    far = range(near[-1] + largest, SLAB_MOST_BYTES + 1, largest)
+    best = min(near, key=lambda slab: (wasted(slab), -slab))
+    if wasted(best) <= LITTLE_WASTE:
+        return best
+    return next((slab for slab in far if wasted(slab) <= LITTLE_WASTE), min([best, *far], key=wasted))
 
 
 class SlabPool:

@@ -6,6 +6,7 @@ asks for a layer's kind to decide about its state.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NewType
 
 import torch
@@ -106,7 +107,7 @@ class StateGroup:
         """Bytes of one layer in one unit, alignment included."""
         return sum(align(self._tensor_bytes(t)) for t in self.spec.tensors)
 
-    @property
+    @cached_property
     def unit_bytes(self) -> int:
         n_bytes = self.layer_bytes * (len(self.layers) if self.paged else 1)
         return align(n_bytes, GRANULE_BYTES)
