@@ -14,7 +14,7 @@ EACH = pytest.mark.parametrize("name", MODELS)
 def test_case_43_cached_tokens_are_those_skipped_at_first_admission(name: str) -> None:
     client, prompt = Client(name, interval=1000), prompt_of(30, seed=1)
     client.ask(prompt)
-    request = client.request(prompt + (5,), max_tokens=8, n=3)
+    request = client.request((*prompt, 5), max_tokens=8, n=3)
     client.load.add(request)
     for _ in range(4):
         client.step()

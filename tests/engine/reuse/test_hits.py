@@ -1,4 +1,4 @@
-"""CASES 1, 5, 7, 10 to 16, 18, 19, 21, 22: what is found, how much of it is used, and that the answer is a cold one's."""
+"""CASES 1, 5, 7, 10 to 16, 18, 19, 21, 22: what is found, how much is used of it, and that answers are cold ones'."""
 
 import itertools
 
@@ -94,7 +94,7 @@ def test_case_12_a_budget_smaller_than_everything(name: str) -> None:
     client = Client(name, budget=3)
     prompt = prompt_of(50, seed=1)
     client.ask(prompt)
-    assert {point.position for point in client.match(prompt + (9,)).points} >= {16, 32, 48, 49}
+    assert {point.position for point in client.match((*prompt, 9)).points} >= {16, 32, 48, 49}
     assert client.ask(prompt + prompt_of(3, seed=2)) >= 49
 
 
@@ -103,7 +103,7 @@ def test_case_13_what_many_share_is_reused_from_the_second_sighting_on(name: str
     shared = prompt_of(40, seed=1)
     for unique in (1, 2, 5, 17, 40):
         client = Client(name, interval=1000)
-        cached = [client.ask(shared + (10 + i,) + prompt_of(unique - 1, seed=10 + i), max_tokens=1) for i in range(5)]
+        cached = [client.ask((*shared, 10 + i, *prompt_of(unique - 1, seed=10 + i)), max_tokens=1) for i in range(5)]
         ends_there = unique == 1
         assert cached == [0, 40 * ends_there, 40, 40, 40]
         lost = client.engine.counters()["plait_prefix_lost_tokens_total"]

@@ -1,4 +1,4 @@
-"""CASES 2, 6, 9, 20, 23, 29, 31, 32, 38: aborts, preemptions, delays, failed admissions and little memory, with reuse."""
+"""CASES 2, 6, 9, 20, 23, 29, 31, 32, 38: aborts, preemptions, delays, failed admissions, little memory, with reuse."""
 
 import random
 import threading
@@ -77,7 +77,7 @@ def test_case_6_a_resume_point_without_its_state_is_none(name: str) -> None:
             client.engine.ledger.give_back(group, units)
         checkpoint.slots, checkpoint.windows = {}, {}
         before = client.counted("plait_state_restore_failures_total")
-        following = prompt[: max(point.position + 1, 17)] + (expected + 3,)
+        following = (*prompt[: max(point.position + 1, 17)], expected + 3)
         assert client.ask(following, max_tokens=1) == expected
         assert client.counted("plait_state_restore_failures_total") == before + 1
         prompt = prompt[: expected + 1]
