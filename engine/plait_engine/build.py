@@ -20,6 +20,7 @@ from plait_engine.loader.load import DTYPES, checkpoint_dtype, fill_model, read_
 from plait_engine.memory_plan import MemoryPlan, plan_memory
 from plait_engine.models.base import Model, bind_states
 from plait_engine.models.registry import build_model
+from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.runner import ModelRunner
 from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
@@ -128,6 +129,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
         copier=copier,
         decode_padding=config.decode_padding,
         eos_token_ids=plan.eos_token_ids,
+        grammars=Grammars.of_folder(plan.folder, plan.model.vocab_size, plan.eos_token_ids),
     )
     runner.settle_threads()
     overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap

@@ -4,9 +4,11 @@ import secrets
 import time
 from collections.abc import Iterable
 
-from plait_engine.finish import finish_after
+from plait_engine.cache_report import cache_report
+from plait_engine.finish import End, finish_after
 from plait_engine.gauges import Gauges, arena_gauges
 from plait_engine.request import Delta, FinishReason, Request
+from plait_engine.runner.grammars import Verdict
 from plait_engine.runner.runner import Launched, ModelRunner, Sampled
 from plait_engine.scheduler.scheduler import Scheduler
 from plait_engine.scheduler.step_plan import Row
@@ -15,6 +17,9 @@ from plait_engine.state.checkpoint import StepReceipt
 from plait_engine.state.ledger import Ledger
 from plait_engine.state.pools import StateBug
 from plait_engine.state.sequence_state import SequenceState
+
+GRAMMAR_PAUSE_SECONDS = 0.001
+"""While nothing runs and a grammar is being compiled in its thread."""
 
 
 class CannotFit(Exception):
@@ -37,6 +42,7 @@ class Engine:
         self._overlap = overlap
         self._launched: Launched | None = None
         self._sequences: dict[tuple[str, int], Sequence] = {}
+        self._grammars = runner.grammars
         self._arrivals = 0
 
     @property
@@ -60,7 +66,10 @@ class Engine:
         self._arrivals += request.n
         for sequence in sequences:
             self._sequences[request.id, sequence.index] = sequence
-            self.scheduler.add(sequence)
+            if request.grammar is None:
+                self.scheduler.add(sequence)
+            else:
+                self._grammars.prepare(sequence)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Forget a sequence, or all of a request. Unknown ones are ignored; no more deltas come."""
@@ -71,7 +80,17 @@ class Engine:
 
     def step(self) -> list[Delta]:
         """One turn of the loop: plan, run, commit. Returns what came out of it, possibly of the step before."""
-        return self._step_overlapped() if self._overlap else self._step_plain()
+        hopeless = self._take_prepared()
+        return hopeless + (self._step_overlapped() if self._overlap else self._step_plain())
+
+    def _take_prepared(self) -> list[Delta]:
+        """Sequences whose grammar is compiled enter the queue; those whose grammar is none end here."""
+        deltas = []
+        for sequence in self._grammars.take_prepared():
+            self.scheduler.add(sequence)
+            if (error := self._grammars.error(sequence)) is not None:
+                deltas.append(self._give_up(sequence, error))
+        return deltas
 
     def _step_plain(self) -> list[Delta]:
         """The specification of the loop: nothing is in flight when a step is planned."""
@@ -129,6 +148,7 @@ class Engine:
         sequence.receipt = receipt
         for checkpoint in row.emits:
             cache.publish(sequence, checkpoint, receipt)
+            sequence.left.append(checkpoint.position)
 
     def _leave(self, sequence: Sequence) -> None:
         """The last launched step that named a finished, or a tainted, sequence is committed."""
@@ -150,6 +170,12 @@ class Engine:
         if sampled is not None:
             sequence.tokens.append(sampled.token_id)
         end = finish_after(sequence, self._eos, self.scheduler.limits.max_model_len)
+        if sequence.request.grammar is not None and sampled is not None:
+            verdict = self._grammars.follow(sequence)
+            if verdict is Verdict.BROKEN:
+                return self._give_up(sequence, self._grammars.error(sequence))
+            if verdict is Verdict.COMPLETE and (end is None or end.reason is FinishReason.LENGTH):
+                end = End(FinishReason.STOP)
         if end is not None:
             sequence.finish = end.reason
             self._end(sequence)
@@ -163,28 +189,37 @@ class Engine:
             stop_reason=end.token_id if end else None,
             cached_tokens=sequence.reuse.effective if first and sequence.reuse else 0,
             prompt_logprobs=(None, *sequence.prompt_logprobs) if scores else None,
+            cache=cache_report(sequence, enabled=self.scheduler.cache.enabled) if first else None,
         )
 
     def _end(self, sequence: Sequence) -> None:
         """Take a finished sequence off the books; what launched steps still name is released when they commit."""
         self._sequences.pop((sequence.request.id, sequence.index), None)
-        if not sequence.in_flight:
+        if not self._grammars.forget(sequence) and not sequence.in_flight:
             self.scheduler.release(sequence)
 
     def _without_progress(self) -> list[Delta]:
         """Nothing could be planned and nothing is in flight: idle, or a bug that must not become a silent loop."""
         if not self._sequences:
             return []
+        if self._grammars.preparing:
+            time.sleep(GRAMMAR_PAUSE_SECONDS)
+            return []
         stuck = min(self._sequences.values(), key=lambda s: s.order)
-        stuck.finish = FinishReason.ERROR
-        self._end(stuck)
         self.stats.count("plait_no_progress_total")
-        message = "the engine could not make progress with this request; please report it"
-        return [Delta(stuck.request.id, stuck.index, (), finish_reason=FinishReason.ERROR, error=message)]
+        return [self._give_up(stuck, "the engine could not make progress with this request; please report it")]
+
+    def _give_up(self, sequence: Sequence, error: str | None) -> Delta:
+        sequence.finish = FinishReason.ERROR
+        self._end(sequence)
+        request = sequence.request
+        return Delta(request.id, sequence.index, (), finish_reason=FinishReason.ERROR, error=error)
 
     def _refuse_impossible(self, request: Request, sequence: Sequence) -> None:
         limit = self.scheduler.limits.max_model_len
         sampling, prompt = request.sampling, len(request.prompt)
+        if request.grammar is not None and not self._grammars.available:
+            raise CannotFit("this model's folder has no tokenizer.json, without which answers cannot follow a grammar")
         if prompt == 0:
             raise CannotFit("the prompt has no tokens")
         for ids in (request.prompt, sampling.logit_bias, sampling.stop_token_ids):
@@ -211,7 +246,7 @@ class Engine:
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready. Only between steps with nothing in flight."""
         if self._launched is None:
-            self.runner.kernels.upgrade()
+            self.runner.upgrade_kernels()
 
     def counters(self) -> dict[str, dict[str, float]]:
         return dict(self.stats.counters)

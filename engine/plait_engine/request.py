@@ -49,6 +49,21 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("repetition_penalty must be a finite number above 0")
 
 
+class GrammarKind(StrEnum):
+    JSON = "json"
+    """The text is a JSON schema."""
+    REGEX = "regex"
+    LARK = "lark"
+    """In the notation of Lark, as llguidance understands it."""
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer must look like, and nothing else."""
+
+    kind: GrammarKind
+    text: str
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to continue it. ``id`` is ours and unique; a client's own id never reaches the engine.
 
@@ -66,6 +81,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[int, ...] = ()
     """Prompt positions where a checkpoint is worth its bytes: the stable point of a chat prompt, the end of the system
     prompt, what the client asked for. Empty: the engine picks the prompt's end."""
+    grammar: Grammar | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

@@ -23,6 +23,7 @@ from plait_engine.loader.load import fill_model, read_config
 from plait_engine.models.base import Build, Model, bind_states
 from plait_engine.models.registry import build_model
 from plait_engine.request import Delta, FinishReason, Request, SamplingParams, TokenLogprobs
+from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.runner import ModelRunner
 from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
@@ -172,6 +173,7 @@ def tiny_engine(
     slabs: int | None = None,
     reuse: bool = False,
     interval: int = 16,
+    grammars: Grammars | None = None,
 ) -> Engine:
     """An engine with memory for all it may run; ``slabs`` of ``slab_bytes`` (default: the largest unit) for less."""
     model = copy.deepcopy(tiny_model(name))
@@ -186,7 +188,9 @@ def tiny_engine(
     model.bind(bind_states(model.plan, arena))
     tables = RowTables(groups, ledger.reserved, max_seqs, max_model_len)
     copier = UnitCopier(arena, groups)
-    runner = ModelRunner(model, Kernels(), tables, CPU, copier=copier, decode_padding=padding, eos_token_ids=[EOS])
+    runner = ModelRunner(
+        model, Kernels(), tables, CPU, copier=copier, decode_padding=padding, eos_token_ids=[EOS], grammars=grammars
+    )
     limits = SchedulerLimits(budget, max_seqs, max_model_len)
     cache = PrefixCache(ledger, copier, Placement(interval), Stats(), fingerprint=name, enabled=reuse)
     return Engine(Scheduler(limits, cache), runner, [EOS], overlap)

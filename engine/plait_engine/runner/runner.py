@@ -10,6 +10,7 @@ from torch import Tensor
 from plait_engine.models.base import Model
 from plait_engine.request import TokenLogprobs
 from plait_engine.runner.builder import BatchBuilder, BuiltBatch
+from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.graphs import DecodeGraphs, ladder
 from plait_engine.runner.prompt_scores import PromptScores, score_prompts
 from plait_engine.runner.rows import RowTables
@@ -81,6 +82,7 @@ class ModelRunner:
         copier: UnitCopier,
         decode_padding: int,
         eos_token_ids: Iterable[int],
+        grammars: Grammars | None = None,
     ) -> None:
         self.model = model
         self.kernels = kernels
@@ -88,7 +90,8 @@ class ModelRunner:
         self.copier = copier
         self.builder = BatchBuilder(tables, device, decode_padding)
         self.graphs = DecodeGraphs(model, kernels, tuple(tables.width(group) for group in tables.groups))
-        self.sampler = Sampler(kernels, device, eos_token_ids)
+        self.grammars = grammars or Grammars(None)
+        self.sampler = Sampler(kernels, device, eos_token_ids, self.grammars)
         self._last_tokens = torch.zeros(tables.padding_row + 1, dtype=torch.int64, device=device)
         """The last sampled token of each row, so that the next step need not wait for the host to know it."""
         self._threads = torch.get_num_threads()

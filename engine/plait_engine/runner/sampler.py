@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from plait_engine.request import TokenLogprobs
+from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.history import History
+from plait_engine.runner.masks import masked
 from plait_engine.runner.randoms import uniform
 from plait_engine.scheduler.step_plan import Row
 from plait_engine.sequence import Sequence
@@ -28,14 +30,19 @@ class Draw:
 
 def needs_history(sequence: Sequence) -> bool:
     """Whether its next token depends on earlier ones in ways that only the host knows."""
+    if sequence.request.grammar is not None:
+        return True
     s = sequence.request.sampling
     return bool(s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0 or s.min_tokens)
 
 
 class Sampler:
-    def __init__(self, kernels: Kernels, device: torch.device, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self, kernels: Kernels, device: torch.device, eos_token_ids: Iterable[int], grammars: Grammars
+    ) -> None:
         self.kernels = kernels
         self.device = device
+        self.grammars = grammars
         self._eos = tuple(eos_token_ids)
         self._histories: WeakKeyDictionary[Sequence, History] = WeakKeyDictionary()
 
@@ -43,6 +50,8 @@ class Sampler:
         """fp32 ``logits [rows, vocab]`` to one token a row."""
         sequences = [row.sequence for row in rows]
         shaped = self.kernels.penalise(logits, self._penalties(sequences))
+        if (masks := self.grammars.masks(sequences, self.device)) is not None:
+            shaped = masked(shaped, logits, masks)
         token_ids = self.kernels.sample(shaped, self._tensors(rows))
         wanted = [s.request.sampling.logprobs for s in sequences if s.request.sampling.logprobs is not None]
         logprobs = self.kernels.logprobs(logits, token_ids, max(wanted)) if wanted else None
