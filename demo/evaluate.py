@@ -170,6 +170,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=280)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=max(LENGTHS))
+    parser.add_argument("--min-tokens", type=int, default=min(LENGTHS))
     parser.add_argument("--generate", action="store_true", help="decode with transformers")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
@@ -178,7 +179,14 @@ def main() -> None:
     options = parser.parse_args()
     started = time.monotonic()
     tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
-    found = list(look_ups(tokenizer, options.n, options.seed, tuple(n for n in LENGTHS if n <= options.max_tokens)))
+    found = list(
+        look_ups(
+            tokenizer,
+            options.n,
+            options.seed,
+            tuple(n for n in LENGTHS if options.min_tokens <= n <= options.max_tokens),
+        )
+    )
     if options.generate:
         reply = generated(options.model)
         right = [reply(one) == one.expected for one in found]

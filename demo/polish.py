@@ -29,13 +29,12 @@ from demo.scan import CHUNK
 from demo.tokenizer import PAD_ID
 
 RATE: Final = 1e-4
-ROW: Final = 3 * CHUNK  # tokens
-ROWS: Final = 12
+STEP_TOKENS: Final = 2304
 
 
-def row(tokenizer: Tokenizer, prose: Prose, rng: Random) -> tuple[list[int], list[int]]:
-    """Token ids and weight codes of one dialogue, cut or padded to a row."""
-    chars = int(ROW * CHARS_PER_TOKEN * rng.uniform(0.3, 1.0))
+def row(tokenizer: Tokenizer, prose: Prose, rng: Random, length: int) -> tuple[list[int], list[int]]:
+    """Token ids and weight codes of one dialogue, cut or padded to `length` + 1."""
+    chars = int(length * CHARS_PER_TOKEN * rng.uniform(0.3, 1.0))
     writer = Writer(rng, "train", False, prose.paragraphs, chars)
     if rng.random() < 0.5:
         writer.tell_singly()
@@ -47,8 +46,8 @@ def row(tokenizer: Tokenizer, prose: Prose, rng: Random) -> tuple[list[int], lis
         piece = tokenizer.encode(text, add_special_tokens=False).ids
         ids += piece
         codes += [code] * len(piece)
-    missing = max(0, ROW + 1 - len(ids))
-    return [*ids, *[PAD_ID] * missing][: ROW + 1], [*codes, *[MASKED] * missing][: ROW + 1]
+    missing = max(0, length + 1 - len(ids))
+    return [*ids, *[PAD_ID] * missing][: length + 1], [*codes, *[MASKED] * missing][: length + 1]
 
 
 def upper_loss(model: Model, frozen: int, ids: Tensor, codes: Tensor) -> Tensor:
@@ -70,10 +69,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--frozen", type=int, default=5, help="layers from below that stay as they are")
+    parser.add_argument("--length", type=int, default=3 * CHUNK, help="tokens per row")
+    parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
     prose = Prose(options.corpus, tokenizer)
-    rng = Random(7)
+    rng = Random(options.seed)
     model = load_exported(options.model)
     model.embedding.requires_grad_(False)
     parameters = [p for layer in model.layers[options.frozen :] for p in layer.parameters()]
@@ -81,7 +82,7 @@ def main() -> None:
     started = time.monotonic()
     step = 0
     while (progress := (time.monotonic() - started) / options.seconds) < 1:
-        rows = [row(tokenizer, prose, rng) for _ in range(ROWS)]
+        rows = [row(tokenizer, prose, rng, options.length) for _ in range(STEP_TOKENS // options.length)]
         ids, codes = (torch.tensor(part) for part in zip(*rows, strict=True))
         loss = upper_loss(model, options.frozen, ids, codes)
         loss.backward()  # type: ignore[no-untyped-call]
