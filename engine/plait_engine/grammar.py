@@ -53,9 +53,9 @@ class Matcher:
             self._matcher = LLMatcher(tokenizer.inner, source(grammar), log_level=0, limits=limits())
         except ValueError as error:
             raise BadGrammar(short(str(error))) from error
-        self._mask_bytes = 4 * -(-tokenizer.inner.vocab_size // 32)
         self._raise_error()
-        self.bits()  # Some mistakes show with the first mask only: that nothing is allowed is one of them.
+        # Some mistakes show with the first mask only: that nothing is allowed is one of them.
+        self._everything = b"\xff" * len(self._matcher.compute_bitmask())
         self._raise_error()
 
     def consume(self, tokens: Sequence[int]) -> None:
@@ -66,8 +66,10 @@ class Matcher:
 
         All ones after an error, so that there is something to pick; whoever follows the matcher throws it away.
         """
-        mask = b"" if self._matcher.is_error() else self._matcher.compute_bitmask()
-        return b"\xff" * self._mask_bytes if self._matcher.is_error() else mask
+        if self._matcher.is_error():
+            return self._everything
+        mask = self._matcher.compute_bitmask()
+        return self._everything if self._matcher.is_error() else mask
 
     @property
     def error(self) -> str | None:

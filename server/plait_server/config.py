@@ -31,6 +31,8 @@ class ServerConfig:
     """Whether the metrics page wants a key too, where there are keys."""
     audit_log: Path | None = None
     """File that gets a JSON line per request."""
+    grammar_seconds: float = 2.0
+    """How long a grammar may take to compile."""
     max_sequences_per_request: int = 1_024
     """Bound on prompts times ``n``: each is a place in the engine's queue."""
     heartbeat_limit_seconds: float = 60.0

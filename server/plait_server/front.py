@@ -15,6 +15,7 @@ from plait_server.config import ServerConfig
 from plait_server.drain import Running
 from plait_server.errors import ApiError
 from plait_server.generation import Generation, Job
+from plait_server.grammars import GrammarCheck
 from plait_server.health import Health
 from plait_server.metrics import Metrics
 from plait_server.text.model_text import ModelText
@@ -34,6 +35,7 @@ class FrontEnd:
 
     def __post_init__(self) -> None:
         self.health = Health(self.engine, self.config)
+        self.grammars = GrammarCheck(self.engine, self.text.tokenizer, self.config.grammar_seconds)
         self.keys = KeyStore(self.config.keys, self.config.api_key)
 
     @property

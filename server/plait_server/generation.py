@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Any
 
 from plait_engine.client import EngineClient, EngineError
-from plait_engine.request import CacheReport, Delta, FinishReason, Request, SamplingParams, TokenLogprobs
+from plait_engine.request import CacheReport, Delta, FinishReason, Grammar, Request, SamplingParams, TokenLogprobs
 from plait_server.auth.keys import Key
 from plait_server.auth.limits import Limiter
 from plait_server.metrics import Metrics
@@ -31,6 +31,7 @@ class Job:
     cache_salt: str = ""
     include_stop: bool = False
     skip_special_tokens: bool = True
+    grammar: Grammar | None = None
     marks: tuple[int, ...] = ()
     """Positions in the only prompt where later ones may go on from."""
     offsets: tuple[int, ...] = ()
@@ -122,6 +123,7 @@ class Generation:
             tenant="" if self.key is None else self.key.tenant,
             cache_salt=job.cache_salt,
             marks=job.marks,
+            grammar=job.grammar,
         )
         end_ids = end_ids_of(self.engine.info.eos_token_ids, job.sampling)
         choices = [

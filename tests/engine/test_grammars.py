@@ -213,6 +213,18 @@ def test_a_grammar_that_is_none_ends_its_own_request_only() -> None:
     assert text_of(answers["good", 0]) == "ok"
 
 
+def test_a_grammar_that_grows_too_complex_ends_its_own_request_only() -> None:
+    """The library gives up in the middle of the answer: an error then, and no free text."""
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": "(a|b)*c"} for i in range(900)}}
+    engine = tiny_engine(grammars=ascii_grammars())
+    request = constrained("r", Grammar(GrammarKind.JSON, json.dumps(schema)), tokens=60)
+    answers = run(engine, request, ask("free", prompt_of(5)))
+    broken = answers["r", 0]
+    assert broken.finish is FinishReason.ERROR
+    assert broken.error is not None
+    assert answers["free", 0].error is None
+
+
 def test_an_abort_while_a_grammar_is_compiled_leaves_nothing() -> None:
     loading = Event()
     engine = tiny_engine(grammars=loaded_after(loading))

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from plait_server.errors import bad
 from plait_server.protocol.body import Body
 from plait_server.protocol.extensions import Extensions
+from plait_server.protocol.structured import StructuredFields
 from plait_server.protocol.values import (
     MAX_CHOICES,
     MAX_LOGPROBS,
@@ -29,7 +30,7 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = None
 
 
-class GenerationBody(Body):
+class GenerationBody(StructuredFields):
     """How to generate. What is not given comes from the model's generation_config.json, else from OpenAI's defaults."""
 
     model: str | None = None

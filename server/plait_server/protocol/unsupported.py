@@ -16,24 +16,12 @@ def nothing(value: Any) -> bool:
     return value is None or value in ([], {}, "")
 
 
-def plain_text(value: Any) -> bool:
-    return value is None or value == {"type": "text"}
-
-
 def no_tool(value: Any) -> bool:
     return value in (None, "none", "auto")
 
 
-COMMON: dict[str, Harmless] = {
-    "structured_outputs": absent,
-    "guided_json": absent,
-    "guided_regex": absent,
-    "guided_choice": absent,
-    "guided_grammar": absent,
-    "response_format": plain_text,
-}
-COMPLETIONS: dict[str, Harmless] = COMMON | {"suffix": nothing, "prompt_embeds": absent}
-CHAT: dict[str, Harmless] = COMMON | {
+COMPLETIONS: dict[str, Harmless] = {"suffix": nothing, "prompt_embeds": absent}
+CHAT: dict[str, Harmless] = {
     "tools": nothing,
     "tool_choice": no_tool,
     "functions": nothing,

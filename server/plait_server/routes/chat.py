@@ -50,6 +50,7 @@ async def job_of(front: FrontEnd, body: ChatBody, call: Call) -> Job:
         n=body.choices,
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
+        grammar=await front.grammars.check(body.grammar, body.grammar_param),
         include_stop=bool(body.include_stop_str_in_output),
         marks=await chat_checkpoints(front, body, body.plait, text, prompt, **body.template_kwargs),
         skip_special_tokens=body.skip_special_tokens is not False,

@@ -54,6 +54,10 @@ class TextTokenizer:
             raise FileNotFoundError(f"{path} is missing: the model folder needs a tokenizer in that format")
         return cls(Tokenizer.from_file(str(path)))
 
+    def as_json(self) -> str:
+        """As in tokenizer.json."""
+        return self._tokenizer.to_str()
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # encode_batch_fast, unlike encode, leaves the interpreter to other threads while it works.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
