@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.engine.reuse.controls import REUSE
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "controls.md"
 
@@ -504,6 +506,8 @@ CONTROLS = (
         "                self.engine.abort(id)",
         "                pass",
     ),
+    # Prefix reuse -----------------------------------------------------------------------------------------------------
+    *(Control(*row) for row in REUSE),
 )
 
 

@@ -36,6 +36,7 @@ def test_case_50_recomputation_is_no_hit(name: str) -> None:
     load.add(*requests)
     check_against_oracle(name, load.finish(), requests)
     assert engine.scheduler.preempted > 0
+    assert engine.counters()["plait_prefix_lookup_tokens_total"] == {"": 6 * 9}
     assert engine.counters()["plait_prefix_effective_hit_tokens_total"] == {"": 0}
     assert engine.counters()["plait_prefix_hit_tokens_total"] == {"": 0}
     assert sum(engine.counters()["plait_preemptions_total"].values()) == engine.scheduler.preempted
@@ -103,6 +104,9 @@ def test_case_53_at_the_same_moment() -> None:
     client, prompt = Client("braid"), prompt_of(40, seed=1)
     requests = [client.request(prompt, tenant=tenant) for tenant in ("a", "b", "a")]
     client.load.add(*requests)
+    client.step()
+    # Nor does anybody wait for it: that would tell him that somebody else asks the same.
+    assert [sequence.request.tenant for sequence in client.engine.scheduler.running] == ["a", "b"]
     client.finish()
     client.compare(*requests)
     assert [client.cached[request.id, 0] for request in requests] == [0, 0, 39]

@@ -46,7 +46,7 @@ def test_case_2_what_an_aborted_writer_left_is_what_its_steps_had_computed(
 @EACH
 @LOOPS
 def test_case_2_preempted_in_the_same_pass(name: str, overlap: bool) -> None:
-    client, prompt = Client(name, overlap=overlap, interval=5), prompt_of(70, seed=1)
+    client, prompt = Client(name, overlap=overlap, interval=1000), prompt_of(70, seed=1)
     first, second = client.request(prompt), client.request(prompt)
     client.load.add(first)
     for _ in range(3):
