@@ -52,7 +52,8 @@ class Part:
     @property
     def written(self) -> int:
         """Tokens of the prompt that could not be reused before, and can from now on."""
-        return 0 if self.cache is None else max(self.cache.checkpoints, default=self.cached_tokens) - self.cached_tokens
+        last = 0 if self.cache is None else max(self.cache.checkpoints, default=0)
+        return max(0, last - self.cached_tokens)
 
 
 @dataclass(kw_only=True)
