@@ -283,8 +283,8 @@ CONTROLS = (
         "what a step in flight writes to is not released",
         f"{ABORTS}::in_flight_writes_to",
         f"{ENGINE}/engine.py",
-        "        if not sequence.in_flight:\n            self.scheduler.release(sequence)",
-        "        self.scheduler.release(sequence)",
+        "        if not self._grammars.forget(sequence) and not sequence.in_flight:",
+        "        if not self._grammars.forget(sequence):",
     ),
     Control(
         "aborted sequences leave the queue",
