@@ -27,9 +27,21 @@ class Server:
 
 
 @contextlib.contextmanager
-def plait(model: Path, dtype: str, threads: int) -> Iterator[Server]:
+def plait(model: Path, dtype: str, threads: int, *options: str) -> Iterator[Server]:
+    """``options`` of ``plait serve`` beyond those."""
     port = free_port()
-    command = [sys.executable, "-m", "plait_server", "serve", str(model), "--port", str(port), "--dtype", dtype]
+    command = [
+        sys.executable,
+        "-m",
+        "plait_server",
+        "serve",
+        str(model),
+        "--port",
+        str(port),
+        "--dtype",
+        dtype,
+        *options,
+    ]
     with running(f"plait {dtype}", command, f"http://127.0.0.1:{port}", "/ready", threads) as server:
         yield Server(server.name, server.url, server.start_seconds, {"ignore_eos": True})
 
