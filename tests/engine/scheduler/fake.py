@@ -13,6 +13,7 @@ import torch
 
 from plait_engine.engine import Engine
 from plait_engine.request import Delta, FinishReason, Request, SamplingParams
+from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.runner import Sampled
 from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from plait_engine.scheduler.step_plan import Row, StepPlan
@@ -61,6 +62,7 @@ class FakeRunner:
     """Probability of an end token at each position."""
     blocks: Callable[[Sequence], bool] = lambda _: False
     vocab_size: int = 1000
+    grammars: Grammars = field(default_factory=lambda: Grammars(None))
     plans: list[StepPlan] = field(default_factory=list)
     _pages: dict[tuple[GroupId, Granule, int], Mark] = field(default_factory=dict)
     _slots: dict[tuple[GroupId, Granule], Mark] = field(default_factory=dict)
