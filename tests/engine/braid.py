@@ -45,5 +45,8 @@ class Braid(CausalModel):
 
 
 def build_braid(configs: dict[str, dict[str, Any]], build: Build, page_size: int) -> Braid:
+    """Norms have a larger epsilon than models have: with random weights, the norm of next to nothing now and then blows
+    up the rounding of two ways to compute it, beyond what is compared here."""
+    calm = {name: config | {"rms_norm_eps": 1e-3, "norm_eps": 1e-3} for name, config in configs.items()}
     with torch.device("meta"):
-        return Braid(configs, build, page_size, 256).eval()
+        return Braid(calm, build, page_size, 256).eval()

@@ -105,7 +105,7 @@ def play(name: str, seed: int, turns: int, overlap: bool, slabs: int, poison: Po
     name=st.sampled_from(MODELS),
     seed=st.integers(0, 10**9),
     overlap=st.booleans(),
-    slabs=st.integers(40, 200),
+    slabs=st.integers(9, 90),
     poison=st.sampled_from((Poison.NAN, Poison.LARGE)),
 )
 @example("braid", 1, True, 60, Poison.NAN)
@@ -113,15 +113,20 @@ def test_a_hit_gives_the_answer_of_a_cold_run(name: str, seed: int, overlap: boo
     play(name, seed, turns=40, overlap=overlap, slabs=slabs, poison=poison)
 
 
+TIGHT = {"braid": (14, 16), "granite": (11, 12), "gemma3": (9, 10)}
+"""Slabs that hold two or three sequences and little else."""
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_such_loads_do_hit_evict_and_preempt(name: str) -> None:
     """PAIRED: the property would hold of a cache that never finds anything."""
-    worlds = [
-        play(name, seed, 60, overlap=bool(seed % 2), slabs=s, poison=Poison.NAN) for seed, s in enumerate((200, 60, 40))
+    roomy = [play(name, seed, 120, overlap=bool(seed), slabs=200, poison=Poison.NAN) for seed in range(2)]
+    tight = [
+        play(name, seed, 60, overlap=False, slabs=slabs, poison=Poison.NAN) for seed in (2, 4) for slabs in TIGHT[name]
     ]
-    assert sum(world.effective for world in worlds) > 300
-    assert any(world.engine.scheduler.preempted for world in worlds)
-    assert any(sum(world.engine.counters()["plait_evictions_total"].values()) for world in worlds)
+    assert sum(world.effective for world in roomy) > 300
+    assert any(world.engine.scheduler.preempted for world in tight)
+    assert all(sum(world.engine.stats.counters["plait_evictions_total"].values()) for world in tight)
 
 
 @pytest.mark.slow
@@ -129,4 +134,4 @@ def test_such_loads_do_hit_evict_and_preempt(name: str) -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_twenty_thousand_steps_are_clean(name: str, overlap: bool) -> None:
     for seed in range(10):
-        play(name, seed, 400, overlap=overlap, slabs=40 + 20 * seed, poison=Poison.NAN)
+        play(name, seed, 400, overlap=overlap, slabs=9 + 5 * seed, poison=Poison.NAN)
