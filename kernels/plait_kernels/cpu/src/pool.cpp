@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 constexpr auto LOOK_FOR = microseconds(60);
-constexpr auto STALL = microseconds(100);  // no task takes so long to end when its thread has a core
+constexpr auto STALL = microseconds(100);  // beyond a few tasks' time, no task takes so long to end on a core of its own
 constexpr auto SHORTEST_REST = microseconds(20000), LONGEST_REST = microseconds(640000);
 
 inline void pause() {
@@ -52,30 +52,35 @@ class Pool {
             std::lock_guard<std::mutex> lock(sleep_);
             wake_.notify_all();
         }
-        take_tasks();
+        auto begin = Clock::now();
+        int64_t done = take_tasks();
         open_.store(false);
-        if (inside_.load() > 0) wait_for_helpers();
+        if (inside_.load() > 0) wait_for_helpers(done > 0 ? (Clock::now() - begin) / done : Clock::duration{});
     }
 
   private:
     // A helper that lost its core while it held a task: the machine has other things to do, so the caller works alone
     // for a while, longer each time it happens again.
-    void wait_for_helpers() {
+    // `each` is what a task took here.
+    void wait_for_helpers(Clock::duration each) {
         auto begin = Clock::now();
+        auto patience = STALL + 3 * each;
         for (int i = 1; inside_.load() > 0; i++) {
             pause();
-            if (i % 64 == 0 && Clock::now() - begin > STALL / 2) std::this_thread::sleep_for(microseconds(20));  // lend it this core
+            if (i % 64 == 0 && Clock::now() - begin > patience / 2) std::this_thread::sleep_for(microseconds(20));  // lend it this core
         }
         auto end = Clock::now();
-        if (end - begin < STALL) return;
+        if (end - begin < patience) return;
         rest_ = end - rest_until_ < 4 * rest_ ? (rest_ * 2 < LONGEST_REST ? rest_ * 2 : LONGEST_REST) : SHORTEST_REST;
         rest_until_ = end + rest_;
     }
 
     bool resting() const { return rest_until_ > Clock::time_point{} && Clock::now() < rest_until_; }
 
-    void take_tasks() {
-        for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) task_(context_, i);
+    int64_t take_tasks() {
+        int64_t done = 0;
+        for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_; done++) task_(context_, i);
+        return done;
     }
 
     void help(int rank) {
