@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import httpx
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -18,7 +19,8 @@ from benchmarks.cpu_serving import loads
 from benchmarks.cpu_serving.servers import Server, Transformers, llama, plait
 
 Results = dict[str, dict[str, list[float]]]
-LOADS: dict[str, Callable[[Server, int, int], Coroutine[Any, Any, float]]] = {
+Load = Callable[[Server, int, int], Coroutine[Any, Any, float]]
+LOADS: dict[str, Load] = {
     "single, tokens/s": loads.single,
     "16 streams, tokens/s": loads.concurrent,
     "first token at 2,048, s": loads.first_token,
@@ -64,7 +66,7 @@ async def measure(arguments: argparse.Namespace) -> Results:
             figures: Results = defaultdict(lambda: defaultdict(list))
             for server in servers:
                 for name, load in LOADS.items():
-                    figures[server.name][name].append(await load(server, vocabulary, 100 * run + 7))
+                    figures[server.name][name].append(await persistently(load, server, vocabulary, 100 * run + 7))
             for baseline in baselines:
                 prompt = loads.prompt_of(32, vocabulary, run)
                 figures[baseline.name]["single, tokens/s"].append(128 / baseline.generate(prompt, 128))
@@ -75,6 +77,16 @@ async def measure(arguments: argparse.Namespace) -> Results:
                     for name, values in by_load.items():
                         results[contender][name].extend(values)
     return results
+
+
+async def persistently(load: Load, server: Server, vocabulary: int, seed: int) -> float:
+    """llama.cpp's server now and then closes a connection unanswered; the load is then run again, and said so."""
+    for attempt in range(3):
+        try:
+            return await load(server, vocabulary, seed + attempt)
+        except httpx.RemoteProtocolError as error:
+            print(f"{server.name}: {error}")
+    raise RuntimeError(f"{server.name} closes every connection")
 
 
 def show(results: Results) -> None:

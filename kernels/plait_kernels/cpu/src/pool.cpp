@@ -16,7 +16,7 @@ using std::chrono::microseconds;
 
 constexpr auto LOOK_FOR = microseconds(60);
 constexpr auto STALL = microseconds(100);  // beyond a few tasks' time, no task takes so long to end on a core of its own
-constexpr auto SHORTEST_REST = microseconds(20000), LONGEST_REST = microseconds(640000);
+constexpr auto SHORTEST_REST = microseconds(10000), LONGEST_REST = microseconds(80000);  // a stall costs a time slice of a few ms
 
 inline void pause() {
 #if defined(__x86_64__)
