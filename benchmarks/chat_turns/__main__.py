@@ -34,7 +34,7 @@ async def measure(arguments: argparse.Namespace) -> Results:
         if arguments.gguf is not None:
             server = stack.enter_context(llama(arguments.llama_server, arguments.gguf, 16, arguments.threads))
             servers.append(Server(server.name, server.url, server.start_seconds, {"ignore_eos": True}))
-        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)) as client:
             for run in range(arguments.runs):
                 for name, scenario in SCENARIOS.items():
                     for server in servers:

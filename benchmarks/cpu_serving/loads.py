@@ -72,7 +72,7 @@ async def single(server: Server, vocabulary: int, seed: int, tokens: int = 128) 
 
 async def concurrent(server: Server, vocabulary: int, seed: int, streams: int = 16, tokens: int = 96) -> float:
     """Tokens a second of that many streams together."""
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)) as client:
         prompts = [prompt_of(32, vocabulary, seed * 1000 + i) for i in range(streams)]
         await _warm(client, server)
         started = time.perf_counter()
