@@ -82,7 +82,7 @@ def test_counters_are_never_shown_raw() -> None:
 def test_values_of_labels_in_queries_are_explained_on_the_page() -> None:
     page = (ROOT / "docs/metrics.md").read_text()
     for query in queries():
-        for values in re.findall(r'(?:state|reason|use|phase|outcome)=~?"([^"]+)"', query):
+        for values in re.findall(r'(?:state|reason|use|phase|outcome|result)=~?"([^"]+)"', query):
             for value in values.split("|"):
                 assert f"`{value}`" in page, f"{value!r} of {query} is not on the page"
 
