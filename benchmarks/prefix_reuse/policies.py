@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from benchmarks.prefix_reuse.traces import BLOCK, TraceRequest, expand
 from plait_engine.state.eviction import Entry, LeastRecentlyUsed, Score
-from plait_engine.state.tree import Node
+from plait_engine.state.node import Node
 
 Flops = Callable[[int, int], float]
 

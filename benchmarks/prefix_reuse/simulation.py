@@ -18,10 +18,12 @@ from plait_engine.state.arena import Arena
 from plait_engine.state.checkpoint import Checkpoint, StepReceipt
 from plait_engine.state.eviction import Evictor, LearnedEvictor, branch_position
 from plait_engine.state.ledger import Demand, Ledger
+from plait_engine.state.node import Tokens
 from plait_engine.state.pools import choose_slab_bytes
+from plait_engine.state.resume_point import Match
 from plait_engine.state.reuse_model import Sighting
 from plait_engine.state.spec import GRANULE_BYTES, Granule, Position, StateGroup
-from plait_engine.state.tree import Match, PrefixTree, Tokens
+from plait_engine.state.tree import PrefixTree
 
 NOTHING_SEEN = Sighting(0, None)
 CHECKPOINTS_AT_ONCE = 3

@@ -19,12 +19,13 @@ from plait_engine.engine import Engine
 from plait_engine.request import Request, SamplingParams
 from plait_engine.scheduler.step_plan import Row
 from plait_engine.state.checkpoint import Checkpoint, WindowPages
+from plait_engine.state.lease import Lease
 from plait_engine.state.ledger import Units
 from plait_engine.state.poison import Poison
 from plait_engine.state.pools import StateBug
 from plait_engine.state.restore import Restore
+from plait_engine.state.resume_point import ResumePoint
 from plait_engine.state.spec import Granule, GroupId, Position, StateGroup
-from plait_engine.state.tree import Lease, ResumePoint
 from plait_engine.verify import TOLERANCE
 
 PROMPT, PREFIX, ANSWER = 53, 19, 4

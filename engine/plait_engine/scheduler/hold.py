@@ -8,8 +8,9 @@ tree never holds anything pending.
 from collections.abc import Iterable
 
 from plait_engine.sequence import Sequence
+from plait_engine.state.node import common_prefix
+from plait_engine.state.resume_point import Match
 from plait_engine.state.spec import Position
-from plait_engine.state.tree import Match, common_prefix
 
 LEAST_GAIN = 16
 """Tokens that waiting must save: for fewer, computing them at once is sooner done."""

@@ -11,8 +11,8 @@ from plait_engine.state.checkpoint import Checkpoint
 from plait_engine.state.ledger import Ledger
 from plait_engine.state.prefix_cache import PrefixCache
 from plait_engine.state.restore import Restore
+from plait_engine.state.resume_point import NO_MATCH, Match
 from plait_engine.state.spec import Position
-from plait_engine.state.tree import NO_MATCH, Match
 
 MAX_PREFILLING = 8
 """Prompts prefilled at a time: enough that a short one gets in beside long ones, few enough to hold little memory."""

@@ -15,9 +15,11 @@ import numpy as np
 
 from plait_engine.state.compaction import Compactor, Moves
 from plait_engine.state.ledger import Demand, Ledger, Units
+from plait_engine.state.node import Node, Tokens
+from plait_engine.state.resume_point import Match
 from plait_engine.state.reuse_model import GRID, Kind, Record, ReuseClass, ReuseModel, Sighting
 from plait_engine.state.spec import Granule, GroupId
-from plait_engine.state.tree import Match, Node, PrefixTree, Tokens
+from plait_engine.state.tree import PrefixTree
 
 Seconds = Callable[[int, int], float]
 """Seconds that computing the tokens ``[start, end)`` takes, everything before them being there."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from plait_engine.state.resume_point import Match
 from plait_engine.state.spec import PagedSpec, Position, StateGroup
-from plait_engine.state.tree import Match
 
 LEAST_INTERVAL = 256
 """Tokens: below this a checkpoint costs more to keep than the tokens to compute."""

@@ -9,10 +9,12 @@ from plait_engine.sequence import Sequence
 from plait_engine.state.checkpoint import Checkpoint, StepReceipt, WindowPages
 from plait_engine.state.eviction import LearnedEvictor, branch_position
 from plait_engine.state.ledger import Demand, Ledger, Units
+from plait_engine.state.node import Node
 from plait_engine.state.placement import Placement
 from plait_engine.state.restore import Flaw, Restore, find_flaw, reasons
+from plait_engine.state.resume_point import NO_MATCH, Match, ResumePoint
 from plait_engine.state.spec import GroupId, Position
-from plait_engine.state.tree import NO_MATCH, Match, Node, PrefixTree, ResumePoint
+from plait_engine.state.tree import PrefixTree
 from plait_engine.state.unit_copy import UnitCopier
 from plait_engine.stats import Stats
 

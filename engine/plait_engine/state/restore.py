@@ -10,9 +10,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from plait_engine.state.checkpoint import Checkpoint, Stage
+from plait_engine.state.lease import Lease
 from plait_engine.state.ledger import Ledger
+from plait_engine.state.node import Node, pages_of
+from plait_engine.state.resume_point import ResumePoint
 from plait_engine.state.spec import PagedSpec, Position, StateGroup
-from plait_engine.state.tree import Lease, Node, ResumePoint, pages_of
 from plait_engine.state.unit_copy import UnitCopier, UnitCopy
 
 

@@ -1,108 +1,22 @@
 """The prefix tree: what has been computed, by token content and namespace.
 
-A node is a run of tokens ``[start, end)`` behind its parent's. It holds, for each full-attention group, the pages of
-exactly those tokens. A border may lie inside a page; then both sides name a page that is filled back to its start, and
-the deeper one counts::
-
-    tokens      0 . . . . . . . 8 . . 10                      page size 8
-    parent     [--- page 0 ----][ p1 ]
-    child                             10 . . . . . . . 19
-                               [ p1' : 8 9 | 10 .. 15 ][ page 2 ..]   p1' is p1 itself, or a copy of it with more behind
-
-A checkpoint hangs at a node's end. The tree never holds what is not committed, and never writes.
+A node (``state/node.py``) is a run of tokens with the full-attention pages of exactly those. A checkpoint hangs at a
+node's end. The tree never holds what is not committed, and never writes.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plait_engine.state.checkpoint import Checkpoint, Stage
+from plait_engine.state.lease import Lease
 from plait_engine.state.ledger import Ledger, Units
+from plait_engine.state.node import TOKEN_BYTES, Node, Tokens, common_prefix, page_span, pages_of
 from plait_engine.state.pools import StateBug
-from plait_engine.state.spec import Granule, GroupId, PagedSpec, Position, StateGroup
-
-Tokens = NDArray[np.int32]
-TOKEN_BYTES = 4
-
-
-@dataclass(eq=False)
-class Node:
-    """``pages[group]`` are those of page numbers ``start // span`` up to the one that holds token ``end - 1``, where
-    ``span`` is how many tokens a page of the group stands for. ``births`` are those of the pages, so that one that was
-    freed and taken by others is not mistaken for ours. ``raw`` are the tokens as int32 bytes.
-    """
-
-    parent: "Node | None"
-    start: int
-    raw: bytes
-    pages: dict[GroupId, list[Granule]] = field(default_factory=dict)
-    births: dict[GroupId, list[int | None]] = field(default_factory=dict)
-    children: dict[int, "Node"] = field(default_factory=dict)
-    checkpoint: Checkpoint | None = None
-    leases: int = 0
-    pinned: bool = False
-    hits: int = 0
-    last_use: int = 0
-    used_at: float = 0.0
-    """Seconds on the tree's clock."""
-    namespace: str = ""
-
-    @property
-    def tokens(self) -> Tokens:
-        return np.frombuffer(self.raw, np.int32)
-
-    @property
-    def first(self) -> int:
-        """The token by which the parent knows this node."""
-        return int.from_bytes(self.raw[:TOKEN_BYTES], sys.byteorder, signed=True)
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.raw) // TOKEN_BYTES
-
-    @property
-    def is_root(self) -> bool:
-        return self.parent is None
-
-    def path(self) -> list["Node"]:
-        """From the root's child down to this node."""
-        nodes: list[Node] = []
-        node: Node | None = self
-        while node is not None and node.parent is not None:
-            nodes.append(node)
-            node = node.parent
-        return nodes[::-1]
-
-
-class ResumePoint(NamedTuple):
-    """A position from which every group can go on, and the node that it lies in. ``checkpoint`` None: none needed."""
-
-    position: Position
-    node: Node
-    checkpoint: Checkpoint | None
-
-
-@dataclass(frozen=True)
-class Match:
-    """``known`` tokens of the prompt are in the tree; ``points`` are where one could resume, best first. ``parts``: the
-    prompt leaves the known path inside of a node, so that a checkpoint at ``known`` will serve both from then on.
-    """
-
-    known: int
-    points: tuple[ResumePoint, ...]
-    parts: bool = False
-
-    @property
-    def best(self) -> ResumePoint | None:
-        return self.points[0] if self.points else None
-
-
-NO_MATCH = Match(0, ())
+from plait_engine.state.resume_point import NO_MATCH, Match, ResumePoint
+from plait_engine.state.spec import Granule, GroupId, Position
 
 
 class TreeObserver(Protocol):
@@ -255,13 +169,17 @@ class PrefixTree:
                 observer.changed(used)
             used = used.parent
 
-    def lease(self, point: ResumePoint) -> "Lease":
+    def lease(self, point: ResumePoint) -> Lease:
         """Hold every page and the checkpoint of a resume point, all at once, until the lease is given back."""
         self._hold(point, 1)
         self.open_leases += 1
         point.node.hits += 1
         self.touch(point.node)
         return Lease(self, point)
+
+    def end_lease(self, point: ResumePoint) -> None:
+        self.open_leases -= 1
+        self._hold(point, -1)
 
     def pin(self, point: ResumePoint) -> None:
         """Keep a resume point until it is unpinned, like a lease of its own."""
@@ -385,38 +303,3 @@ class PrefixTree:
                     raise StateBug(f"node [{node.start}, {node.end}) has {len(node.pages[group.id])} pages of {pages}")
             if node.checkpoint is not None and node.checkpoint.position != node.end:
                 raise StateBug(f"a checkpoint at {node.checkpoint.position} hangs at {node.end}")
-
-
-class Lease:
-    """References on all of a resume point. Given back exactly once; giving back twice is a bug."""
-
-    def __init__(self, tree: PrefixTree, point: ResumePoint) -> None:
-        self.point = point
-        self._tree = tree
-        self._open = True
-
-    def give_back(self) -> None:
-        if not self._open:
-            raise StateBug("a lease is given back twice")
-        self._open = False
-        self._tree.open_leases -= 1
-        self._tree._hold(self.point, -1)
-
-
-def page_span(group: StateGroup) -> int:
-    """Tokens that one page of the group stands for."""
-    return group.page_size * (group.spec.ratio if isinstance(group.spec, PagedSpec) else 1)
-
-
-def pages_of(node: Node, group: StateGroup) -> int:
-    """Pages that a node needs of a group, those that it has in part included."""
-    span = page_span(group)
-    return -(-node.end // span) - node.start // span
-
-
-def common_prefix(a: Tokens, b: Tokens) -> int:
-    """In how many first tokens two runs agree."""
-    n = min(len(a), len(b))
-    differ = a[:n] != b[:n]
-    first = int(differ.argmax()) if n else 0
-    return first if n and differ[first] else n

@@ -7,7 +7,7 @@ import numpy as np
 
 from plait_engine.engine import Engine
 from plait_engine.request import Request
-from plait_engine.state.tree import Match
+from plait_engine.state.resume_point import Match
 from tests.engine.tiny import KINDS, Answer, Load, ask, assert_same, books, greedy, oracle, tiny_engine
 
 MODELS = ("braid", *KINDS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait_engine.engine import Engine
-from plait_engine.state.tree import ResumePoint
+from plait_engine.state.resume_point import ResumePoint
 from tests.engine.reuse.client import MODELS, Client
 from tests.engine.tiny import BUDGET, Load, ask, assert_same, books, greedy, oracle, prompt_of, tiny_engine
 

@@ -18,8 +18,9 @@ from plait_engine.state.eviction import (
     branch_position,
 )
 from plait_engine.state.ledger import Demand
+from plait_engine.state.node import Node, Tokens
+from plait_engine.state.resume_point import Match
 from plait_engine.state.reuse_model import GRID, Sighting
-from plait_engine.state.tree import Match, Node, Tokens
 from plait_engine.state.unit_copy import UnitCopy
 from tests.engine.state.worlds import ATTENTION, PAGE, PAGES, SLOT, World, run_of
 

@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
+from plait_engine.state.node import Tokens
 from plait_engine.state.reuse_model import AGES, BINS, GRID, Kind, ReuseClass, ReuseModel, prefix_names
-from plait_engine.state.tree import Tokens
 
 
 def blocks(*names: int) -> Tokens:

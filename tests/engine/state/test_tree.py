@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait_engine.state.lease import Lease
 from plait_engine.state.ledger import Ledger
+from plait_engine.state.node import Node, Tokens, common_prefix
 from plait_engine.state.pools import StateBug
+from plait_engine.state.resume_point import ResumePoint
 from plait_engine.state.spec import Granule, PagedSpec, group_specs
-from plait_engine.state.tree import Lease, Node, PrefixTree, ResumePoint, Tokens, common_prefix
+from plait_engine.state.tree import PrefixTree
 from tests.engine.state.worlds import (
     ATTENTION,
     FULL,

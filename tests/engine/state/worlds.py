@@ -10,9 +10,11 @@ from plait_engine.state import pools
 from plait_engine.state.arena import Arena
 from plait_engine.state.checkpoint import Checkpoint, StepReceipt
 from plait_engine.state.ledger import Ledger
+from plait_engine.state.node import Node, Tokens
 from plait_engine.state.pools import choose_slab_bytes
+from plait_engine.state.resume_point import ResumePoint
 from plait_engine.state.spec import Granule, GroupId, PagedSpec, Position, SlotSpec, StateGroup, TensorSpec, group_specs
-from plait_engine.state.tree import Node, PrefixTree, ResumePoint, Tokens
+from plait_engine.state.tree import PrefixTree
 
 FULL = PagedSpec("full_attention", (TensorSpec("k", (16,), torch.bfloat16), TensorSpec("v", (16,), torch.bfloat16)))
 MAMBA = SlotSpec("mamba2", (TensorSpec("ssm", (8, 24), torch.float32),))
