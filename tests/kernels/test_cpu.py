@@ -32,9 +32,9 @@ def kernels(compiled: Kernels) -> Kernels:
 def test_a_row_of_linear_is_the_same_to_the_bit_in_every_batch(
     kernels: Kernels, dtype: torch.dtype, outs: int, ins: int
 ) -> None:
-    x, weight, bias = (normal(seeded(i), *size).to(dtype) for i, size in enumerate([(150, ins), (outs, ins), (outs,)]))
+    x, weight, bias = (normal(seeded(i), *size).to(dtype) for i, size in enumerate([(350, ins), (outs, ins), (outs,)]))
     whole = kernels.linear(x, weight, bias)
-    for size in (1, 2, 3, 5, 16, 17, 64, 65):
+    for size in (1, 2, 3, 5, 16, 17, 31, 32, 64, 65, 337):
         assert torch.equal(torch.cat([kernels.linear(rows, weight, bias) for rows in x.split(size)]), whole)
 
 
