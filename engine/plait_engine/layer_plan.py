@@ -106,13 +106,16 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return nested if isinstance(nested, Mapping) else config
 
 
-def layer_kinds(config: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]:
-    """The kind of each layer, in Plait's names. ``known`` are the kinds that the architecture implements."""
+def layer_kinds(
+    config: Mapping[str, Any], known: frozenset[str], default: Mapping[str, Any] | None = None
+) -> tuple[str, ...]:
+    """The kind of each layer, in Plait's names. ``known`` are the kinds that the architecture implements, ``default`` a
+    spelling that its published configurations leave out; without one, silence is an error."""
     text = text_config(config)
     n = text.get("num_hidden_layers")
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise LayerPlanError(f"num_hidden_layers in config.json must be a positive integer, not {n!r}")
-    given = dict(_spelled(config, n))
+    given = dict(_spelled(config, n)) or dict(_spelled({"num_hidden_layers": n, **(default or {})}, n))
     if not given:
         raise LayerPlanError(
             f"config.json does not say what its {n} layers are; it needs one of {', '.join(SPELLINGS)}"

@@ -94,9 +94,12 @@ class Keys:
         return default
 
 
-def language_keys(config: Mapping[str, Any], model_type: str) -> Keys:
-    """The keys of the language model. Tied embeddings are the wrapping model's affair, so its word counts first."""
-    text = dict(text_config(config))
+def language_keys(config: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any] | None = None) -> Keys:
+    """The keys of the language model. Tied embeddings are the wrapping model's affair, so its word counts first.
+
+    ``defaults`` are for keys that published configurations of the architecture leave out.
+    """
+    text = {**(defaults or {}), **text_config(config)}
     if "tie_word_embeddings" in config:
         text["tie_word_embeddings"] = config["tie_word_embeddings"]
     return Keys(text, model_type)

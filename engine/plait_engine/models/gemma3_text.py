@@ -20,6 +20,23 @@ from plait_engine.models.layers.rotary import RotarySpec, RotaryTable, spec_of
 from plait_engine.runner.batch import StepBatch
 
 KINDS = frozenset({"sliding_attention", "full_attention"})
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "query_pre_attn_scalar": 256,
+    "rope_theta": 1_000_000.0,
+    "rope_local_base_freq": 10_000.0,
+}
+"""Published files leave out what equals the defaults of transformers' ``Gemma3TextConfig``, which are these. Widths,
+the number of layers and the window are in every file, so they have no default."""
+DEFAULT_PATTERN = {"sliding_window_pattern": 6}
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class Config(ModelConfig):
 
     @classmethod
     def parse(cls, config: dict[str, Any]) -> Self:
-        keys = language_keys(config, "gemma3_text")
+        keys = language_keys(config, "gemma3_text", DEFAULTS)
         keys.one_of("hidden_activation", ["gelu_pytorch_tanh"])
         keys.one_of("use_bidirectional_attention", [False], default=False)
         keys.multiple("num_attention_heads", of="num_key_value_heads")
@@ -45,17 +62,17 @@ class Config(ModelConfig):
             keys.number("query_pre_attn_scalar") ** -0.5,
             softcap=keys.optional_number("attn_logit_softcapping"),
         )
-        kinds = layer_kinds(config, KINDS)
+        kinds = layer_kinds(config, KINDS, DEFAULT_PATTERN)
         sliding = replace(full, window=keys.integer("sliding_window")) if "sliding_attention" in kinds else full
         return cls(
             kinds=kinds,
             vocab_size=keys.integer("vocab_size"),
             hidden=keys.integer("hidden_size"),
             max_positions=keys.integer("max_position_embeddings"),
-            tied=keys.flag("tie_word_embeddings", True),
+            tied=keys.flag("tie_word_embeddings"),
             eps=keys.number("rms_norm_eps"),
             attention={"full_attention": full, "sliding_attention": sliding},
-            attention_bias=keys.flag("attention_bias", False),
+            attention_bias=keys.flag("attention_bias"),
             rotary=_rotary(keys, head_dim),
             inner=keys.integer("intermediate_size"),
             logits_cap=keys.optional_number("final_logit_softcapping"),
@@ -67,8 +84,8 @@ def _rotary(keys: Keys, head_dim: int) -> dict[str, RotarySpec]:
     given = keys.group("rope_parameters")
     if given is None:
         scaling = keys.group("rope_scaling")
-        full = {"rope_theta": _theta(keys, "rope_theta"), **(scaling.values if scaling else {})}
-        sliding = {"rope_theta": _theta(keys, "rope_local_base_freq")}
+        full = {"rope_theta": keys.number("rope_theta"), **(scaling.values if scaling else {})}
+        sliding = {"rope_theta": keys.number("rope_local_base_freq")}
         given = Keys({"full_attention": full, "sliding_attention": sliding}, keys.model_type)
     specs = {}
     for kind in sorted(KINDS):
@@ -77,12 +94,6 @@ def _rotary(keys: Keys, head_dim: int) -> dict[str, RotarySpec]:
             raise keys.error(f"rope_parameters has no {kind}")
         specs[kind] = spec_of(rope, head_dim)
     return specs
-
-
-def _theta(keys: Keys, key: str) -> float:
-    if keys.values.get(key) is None:
-        raise keys.error(f"{key} is missing, and so is rope_parameters")
-    return keys.number(key)
 
 
 class NormedAttention(Attention):
