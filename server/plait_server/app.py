@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from plait_engine.client import EngineClient
 from plait_server.audit import Audit, AuditLog
@@ -14,11 +16,19 @@ from plait_server.errors import install_handlers
 from plait_server.front import FrontEnd
 from plait_server.middleware.connection import ClientConnection
 from plait_server.middleware.last_resort import LastResort
+from plait_server.middleware.networks import ClientNetworks
 from plait_server.middleware.request_id import RequestId
+from plait_server.middleware.root_path import RootPath
 from plait_server.protocol.errors import RESPONSES
 from plait_server.release import installed_version
 from plait_server.routes import chat, completions, health, metrics, models, tokenize
 from plait_server.text.model_text import ModelText
+
+CORS: dict[str, Any] = {
+    "allow_methods": ["GET", "POST", "DELETE"],
+    "allow_headers": ["*"],
+    "expose_headers": ["x-request-id", "retry-after"],
+}
 
 
 def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> FastAPI:
@@ -52,7 +62,13 @@ def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> F
     app.add_middleware(Guard, front=front)
     app.add_middleware(LastResort)
     app.add_middleware(ClientConnection, config=config)
+    if config.allowed_networks:
+        app.add_middleware(ClientNetworks, networks=config.allowed_networks)
     if audit is not None:
         app.add_middleware(Audit, write=audit.write)
     app.add_middleware(RequestId)
+    if config.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=config.cors_origins, **CORS)
+    if config.root_path:
+        app.add_middleware(RootPath, root_path=config.root_path)
     return app

@@ -12,7 +12,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from plait_server.auth.guard import OPEN
-from plait_server.call import Call, call_of
+from plait_server.call import Call, call_of, path_of
 from plait_server.errors import KINDS
 
 UNLOGGED = OPEN | {"/metrics"}
@@ -42,7 +42,7 @@ class Audit:
         self.write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in UNLOGGED:
+        if scope["type"] != "http" or path_of(scope) in UNLOGGED:
             await self.app(scope, receive, send)
             return
         started, status, complete = time.monotonic(), 0, False
@@ -79,7 +79,7 @@ def line_of(scope: Scope, status: int, reason: str | None, seconds: float) -> di
         "request_id": call.request_id,
         "key": call.key.name if call.key else None,
         "tenant": call.tenant,
-        "route": f"{scope['method']} {scope['path']}"[:200].encode(errors="replace").decode(),
+        "route": f"{scope['method']} {path_of(scope)}"[:200].encode(errors="replace").decode(),
         "model": call.model,
         "status": status or None,
         "reason": reason,

@@ -42,6 +42,11 @@ def call_of(scope: Scope) -> Call:
     return call
 
 
+def path_of(scope: Scope) -> str:
+    """Without the root path: the path that routes are found by."""
+    return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+
+
 def call_of_request(request: Request) -> Call:
     return call_of(request.scope)
 

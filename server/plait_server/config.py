@@ -1,7 +1,14 @@
 """What the HTTP side can be told at start. The engine has its own configuration."""
 
+import re
 from dataclasses import asdict, dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
+
+from plait_server.reply.formats.choose import FORMATS
+
+REASONING = ("auto", "think", "none")
+ROOT_PATH = re.compile(r"(/[\w.~-]+)+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,6 +19,10 @@ class ServerConfig:
     port: int = 8000
     served_names: tuple[str, ...] = ()
     """Names clients may put in ``model``; the first is the one that answers carry. Empty: the model's own."""
+    tool_format: str = "auto"
+    """How the model writes calls of tools; ``auto`` is what its template shows, else what its family does."""
+    reasoning_format: str = "auto"
+    """``think``: reasoning stands between ``<think>`` and ``</think>``; ``none``; ``auto``: as the template shows."""
     grace_seconds: float = 30.0
     """How long running requests may go on after SIGTERM."""
     keep_alive_seconds: int = 75
@@ -29,10 +40,23 @@ class ServerConfig:
     """How often the file of keys is looked at."""
     guard_metrics: bool = False
     """Whether the metrics page wants a key too, where there are keys."""
+    allowed_networks: tuple[str, ...] = ()
+    """Clients must be in one of them, like ``10.0.0.0/8``. Empty: all may."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` say who the client is."""
+    cors_origins: tuple[str, ...] = ()
+    """Pages that may use the server from a browser, like ``https://chat.example.com``; ``*`` is all."""
+    root_path: str = ""
+    """Where a proxy shows the server, like ``/llm``. Requests may come with this path and without."""
+    tls_cert: Path | None = None
+    """Chain of certificates, as PEM."""
+    tls_key: Path | None = None
     audit_log: Path | None = None
     """File that gets a JSON line per request."""
     grammar_seconds: float = 2.0
     """How long a grammar may take to compile."""
+    request_timeout_seconds: float | None = None
+    """From when a request is understood to the end of its answer."""
     max_sequences_per_request: int = 1_024
     """Bound on prompts times ``n``: each is a place in the engine's queue."""
     heartbeat_limit_seconds: float = 60.0
@@ -53,6 +77,18 @@ class ServerConfig:
             raise ValueError(f"port must be between 0 and 65535, not {self.port}")
         if self.grace_seconds < 0:
             raise ValueError("grace_seconds must not be negative")
+        if self.request_timeout_seconds is not None and self.request_timeout_seconds <= 0:
+            raise ValueError("request_timeout must be above 0; leave it out to set none")
+        if self.tool_format not in ("auto", *FORMATS):
+            raise ValueError(f"tool_format must be one of auto, {', '.join(FORMATS)}, not {self.tool_format!r}")
+        if self.reasoning_format not in REASONING:
+            raise ValueError(f"reasoning_format must be one of {', '.join(REASONING)}, not {self.reasoning_format!r}")
+        for network in (*self.allowed_networks, *self.trusted_proxies):
+            ip_network(network)  # Raises ValueError, and says what is wrong.
+        if self.root_path and not ROOT_PATH.fullmatch(self.root_path):
+            raise ValueError(f"root_path must begin with a slash and not end with one, not {self.root_path!r}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
         if self.api_key is not None and not self.api_key.strip():
             raise ValueError("api_key must not be empty; leave it out to serve without keys")
 

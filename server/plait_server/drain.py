@@ -1,16 +1,17 @@
 """The requests under way, and how they end when the server does."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from plait_server.errors import ApiError, unavailable
 
 
 class Running:
-    """Every request that generates is in here while it does. Used from one event loop."""
+    """Every request that generates is in here while it does, for a limited time. Used from one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
         self._tasks: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -19,15 +20,24 @@ class Running:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    @contextmanager
-    def entry(self) -> Iterator[None]:
-        """Around the work of one request, within its task. Work ended by ``end_all`` raises ``ApiError`` instead."""
+    @asynccontextmanager
+    async def entry(self) -> AsyncIterator[None]:
+        """Around the work of one request, within its task.
+
+        Work that takes too long, or is ended by ``end_all``, raises ``ApiError``.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self._idle.clear()
+        limit = asyncio.timeout(self._seconds)
         try:
-            yield
+            async with limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise too_slow(self._seconds or 0) from None
         except asyncio.CancelledError:
             if not self._ended:
                 raise
@@ -53,6 +63,11 @@ class Running:
         self._ended = True
         for task in self._tasks:
             task.cancel()
+
+
+def too_slow(seconds: float) -> ApiError:
+    message = f"the answer was not complete within {seconds:g} seconds; ask for fewer tokens"
+    return ApiError(504, message, code="time_limit", headers={"x-should-retry": "false"})
 
 
 def cut_short() -> ApiError:

@@ -31,6 +31,7 @@ KINDS: Mapping[int, tuple[str, str]] = {
     429: ("rate_limit_error", "rate_limit_exceeded"),
     500: ("server_error", "engine_error"),
     503: ("server_error", "unavailable"),
+    504: ("server_error", "time_limit"),
 }
 """Status to the ``type`` and the default ``code`` of its errors."""
 

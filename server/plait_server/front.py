@@ -29,13 +29,14 @@ class FrontEnd:
     engine: EngineClient
     text: ModelText
     metrics: Metrics = field(default_factory=Metrics)
-    running: Running = field(default_factory=Running)
     limiter: Limiter = field(default_factory=Limiter)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
+        self.running = Running(self.config.request_timeout_seconds)
         self.health = Health(self.engine, self.config)
         self.grammars = GrammarCheck(self.engine, self.text.tokenizer, self.config.grammar_seconds)
+        self.reply_style = self.text.reply_style(self.config.tool_format, self.config.reasoning_format)
         self.keys = KeyStore(self.config.keys, self.config.api_key)
 
     @property

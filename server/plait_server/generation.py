@@ -31,6 +31,8 @@ class Job:
     cache_salt: str = ""
     include_stop: bool = False
     skip_special_tokens: bool = True
+    shown_ids: frozenset[int] = frozenset()
+    """Special tokens that are not skipped in any case."""
     grammar: Grammar | None = None
     marks: tuple[int, ...] = ()
     """Positions in the only prompt where later ones may go on from."""
@@ -131,7 +133,9 @@ class Generation:
             SequenceText(
                 place * job.n + i,
                 job.sampling,
-                self.tokenizer.detokenizer(request.prompt, skip_special_tokens=job.skip_special_tokens),
+                self.tokenizer.detokenizer(
+                    request.prompt, skip_special_tokens=job.skip_special_tokens, shown=job.shown_ids
+                ),
                 end_ids,
                 include_stop=job.include_stop,
                 offset=job.offsets[place] if job.offsets else 0,

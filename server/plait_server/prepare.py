@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import orjson
+
 from plait_engine.request import SamplingParams
 from plait_server.errors import ApiError, bad
 from plait_server.front import FrontEnd
@@ -62,7 +64,8 @@ async def chat_prompt(front: FrontEnd, body: TemplateFields, **kwargs: object) -
     template = front.text.template
     if template is None:
         raise ApiError(400, "this model has no chat template; use /v1/completions instead")
-    check_chars(front, sum(message.chars() for message in body.messages), "messages")
+    tools = len(orjson.dumps(body.tools)) if body.tools else 0
+    check_chars(front, tools + sum(message.chars() for message in body.messages), "messages")
     try:
         return template.render(
             template_messages(template, body),

@@ -94,6 +94,11 @@ def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
         log_level=config.log_level,
         access_log=config.access_log,
         server_header=False,
+        # Given in any case: else uvicorn reads an environment variable.
+        proxy_headers=bool(config.trusted_proxies),
+        forwarded_allow_ips=list(config.trusted_proxies),
+        ssl_certfile=config.tls_cert,
+        ssl_keyfile=config.tls_key,
         timeout_keep_alive=config.keep_alive_seconds,
         timeout_graceful_shutdown=LAST_SECONDS,
     )

@@ -49,14 +49,13 @@ class EventStream(Response):
     async def _run(self, send: Send) -> None:
         started = False
         try:
-            with self._running.entry():
-                async with aclosing(self._generation.pieces()) as batches:
-                    async for pieces in batches:
-                        if not started:
-                            started = True
-                            await self._start(send)
-                        if data := self._chunks.pieces(pieces):
-                            await send({"type": "http.response.body", "body": data, "more_body": True})
+            async with self._running.entry(), aclosing(self._generation.pieces()) as batches:
+                async for pieces in batches:
+                    if not started:
+                        started = True
+                        await self._start(send)
+                    if data := self._chunks.pieces(pieces):
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
             last = self._chunks.closing()
         except Exception as error:
             if not started:

@@ -13,7 +13,6 @@ from tests.project.repository import ROOT, flags_of, load_yaml, plait_commands, 
 COMPOSE = ROOT / "deploy/compose.yaml"
 KUBERNETES = ROOT / "deploy/kubernetes"
 EXAMPLE = ROOT / "deploy/config.example.yaml"
-KEY_OF_FIELD = {"memory_bytes": "memory", "served_names": "served_model_name"}
 
 
 def dockerfile() -> list[tuple[str, str]]:
@@ -199,11 +198,13 @@ def test_example_lines_that_are_commented_out_are_valid_too() -> None:
 def test_example_shows_the_defaults() -> None:
     """Compared with the two configuration objects; what is decided at start is commented out."""
     from plait_engine.config import EngineConfig
+    from plait_server.cli.options import RENAMED
     from plait_server.config import ServerConfig
 
+    keys = {field: key for key, field in RENAMED.items()}
     given = load_yaml(EXAMPLE)
     defaults = {
-        KEY_OF_FIELD.get(field.name, field.name): field.default
+        keys.get(field.name, field.name): field.default
         for field in (*fields(EngineConfig), *fields(ServerConfig))
     }
     assert example_keys() <= defaults.keys()

@@ -12,6 +12,9 @@ from tests.server.fake_engine import FakeEngine
 USER = {"role": "user", "content": "hello"}
 MAX_ANSWER_BYTES = 4_000
 
+BAD_FUNCTION = {"name": "f", "parameters": {"properties": {"a": {"type": 3}}}}
+TOOL = {"type": "function", "function": {"name": "f"}}
+DEEP = json.loads("[" * 500 + "]" * 500)
 COMMON: list[tuple[str, dict[str, Any], str | None]] = [
     ("huge n", {"n": 10**9}, "n"),
     ("n 0", {"n": 0}, "n"),
@@ -100,10 +103,53 @@ CHAT: list[tuple[str, dict[str, Any], str | None]] = [
         "messages.0.content",
     ),
     ("a part without text", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
-    ("a tool's result", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages"),
-    ("a tool call", {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages"),
-    ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ("tool_choice", {"tool_choice": "required"}, "tool_choice"),
+    ("a function's result", {"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages"),
+    ("a function call", {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages"),
+    ("functions", {"functions": [{"name": "f"}]}, "functions"),
+    ("a tool's result without content", {"messages": [{"role": "tool", "tool_call_id": "1"}]}, "messages.0"),
+    *(
+        (f"a call {name}", {"messages": [{"role": "assistant", "tool_calls": calls}]}, "messages.0.tool_calls")
+        for name, calls in {
+            "without function": [{"id": "1"}],
+            "as a string": "f",
+            "with half of its arguments": [{"function": {"name": "f", "arguments": '{"a": '}}],
+            "with a list as arguments": [{"function": {"name": "f", "arguments": "[]"}}],
+        }.items()
+    ),
+    ("a call by the user", {"messages": [USER | {"tool_calls": [{"function": {"name": "f"}}]}]}, "messages.0"),
+    *(
+        (f"tools {name}", {"tools": tools}, "tools")
+        for name, tools in {
+            "as an object": {},
+            "of another type": [{"type": "custom", "custom": {"name": "f"}}],
+            "without a name": [{"type": "function", "function": {}}],
+            "with a bad name": [{"type": "function", "function": {"name": "a b"}}],
+            "with a long name": [{"type": "function", "function": {"name": "a" * 129}}],
+            "with a list of parameters": [{"type": "function", "function": {"name": "f", "parameters": []}}],
+            "twice": [{"type": "function", "function": {"name": "f"}}] * 2,
+            "by the thousand": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(1_000)],
+            "nested deeply": [{"type": "function", "function": {"name": "f", "parameters": {"a": DEEP}}}],
+        }.items()
+    ),
+    ("a choice without tools", {"tool_choice": "required"}, "tool_choice"),
+    ("an unknown choice", {"tool_choice": "any"}, "tool_choice"),
+    ("a choice of nothing", {"tool_choice": {"type": "function"}}, "tool_choice"),
+    (
+        "a choice of a tool that is not there",
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice",
+    ),
+    ("a forced call and a grammar", {"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "tool_choice"),
+    (
+        "a forced call with a bad schema",
+        {
+            "tools": [
+                {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": 3}}}}}
+            ],
+            "tool_choice": "required",
+        },
+        "tools",
+    ),
     ("a chat template", {"chat_template": "{{ 1 }}"}, "chat_template"),
     ("reserved template arguments", {"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
     ("messages as template argument", {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),

@@ -1,29 +1,26 @@
 """Answers of /v1/chat/completions."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
-import orjson
-
 from plait_server import logprobs
+from plait_server.answers.chunks import AnswerChunks
 from plait_server.answers.collected import Choice
-from plait_server.answers.explanation import NOTHING, explanation
-from plait_server.answers.head import DONE, END, Head
+from plait_server.answers.explanation import explanation
+from plait_server.answers.head import Head
+from plait_server.answers.options import AnswerOptions
 from plait_server.generation import Generation
+from plait_server.reply.events import Call, Content, Event, Reasoning
+from plait_server.reply.plan import ReplyPlan
+from plait_server.reply.reader import ReplyReader
 from plait_server.sequence_text import Piece
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatOptions:
-    """What the client wants to see."""
-
-    logprobs: bool = False
-    prompt_logprobs: bool = False
-    token_ids: bool = False
-    explain_cache: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
+class ChatOptions(AnswerOptions):
+    reply: ReplyPlan
 
 
 def answer(generation: Generation, head: Head, choices: list[Choice], options: ChatOptions) -> dict[str, Any]:
@@ -45,11 +42,12 @@ def answer(generation: Generation, head: Head, choices: list[Choice], options: C
 
 def choice_fields(generation: Generation, choice: Choice, options: ChatOptions) -> dict[str, Any]:
     rows = logprobs.chat_logprobs(generation.tokenizer, choice.logprobs) if options.logprobs else None
+    reader = options.reply.reader()
     fields: dict[str, Any] = {
         "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": message_fields(reader.read(choice.text, last=True)),
         "logprobs": rows,
-        "finish_reason": choice.finish_reason,
+        "finish_reason": finish_reason(choice.finish_reason, reader),
         "stop_reason": choice.stop_reason,
     }
     if options.token_ids:
@@ -57,16 +55,41 @@ def choice_fields(generation: Generation, choice: Choice, options: ChatOptions) 
     return fields
 
 
-class ChatChunks:
-    """Events of one stream. The bytes that never change are made once; a token costs one small JSON string."""
+def message_fields(events: Sequence[Event]) -> dict[str, Any]:
+    content = "".join(event.text for event in events if isinstance(event, Content))
+    reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
+    calls = [event for event in events if isinstance(event, Call)]
+    fields: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
+    if reasoning:
+        fields |= reasoning_fields(reasoning)
+    if calls:
+        fields["tool_calls"] = [call_fields(call) for call in calls]
+    return fields
+
+
+def reasoning_fields(text: str) -> dict[str, Any]:
+    """Under both names that clients know."""
+    return {"reasoning": text, "reasoning_content": text}
+
+
+def call_fields(call: Call) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{token_hex(12)}", "type": "function", "function": function}
+
+
+def finish_reason(given: str | None, reader: ReplyReader) -> str | None:
+    return "tool_calls" if given == "stop" and reader.called else given
+
+
+class ChatChunks(AnswerChunks):
+    before_text = b',"delta":{"content":'
+    behind_text = b'},"logprobs":null,"finish_reason":null'
 
     def __init__(self, generation: Generation, head: Head, options: ChatOptions) -> None:
-        self._generation = generation
-        self._options = options
-        self._event = head.event("chat.completion.chunk")
-        self._plain_tail = b'},"logprobs":null,"finish_reason":null}]'
-        self._opened = False
-        self._with_tokens = options.logprobs or options.token_ids
+        super().__init__(generation, head, options, "chat.completion.chunk")
+        self._plain_replies = options.reply.plain
+        self._readers = [options.reply.reader() for _ in range(generation.job.n)]
+        self._calls = [0] * generation.job.n
 
     def pieces(self, pieces: list[Piece]) -> bytes:
         """Events for what one step brought; before the first of them, the role of every choice in order."""
@@ -77,50 +100,51 @@ class ChatChunks:
         events += map(self._piece, pieces)
         return b"".join(events)
 
-    def closing(self) -> bytes:
-        if not self._options.include_usage:
-            return DONE
-        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage()) + END + DONE
-
     def _role(self, index: int) -> bytes:
-        delta = {"role": "assistant", "content": ""}
-        fields: dict[str, Any] = {"delta": delta, "logprobs": None, "finish_reason": None}
+        fields = unfinished({"role": "assistant", "content": ""})
         if self._options.token_ids:
             fields["prompt_token_ids"] = self._generation.parts[0].request.prompt
         return self._rich(index, fields)
 
     def _piece(self, piece: Piece) -> bytes:
-        if piece.finish_reason is None and not self._with_tokens:
+        bare = piece.finish_reason is None and not self._with_tokens
+        if bare and self._plain_replies:
             return self._plain(piece.choice, piece.text) if piece.text else b""
+        read = self._readers[piece.choice].read(piece.text, last=piece.finish_reason is not None)
+        deltas = [delta for event in read for delta in self._deltas(piece.choice, event)]
+        last = None if bare else deltas.pop() if deltas else {} if piece.finish_reason else {"content": ""}
+        events = [self._rich(piece.choice, unfinished(delta)) for delta in deltas]
+        if last is not None:
+            events.append(self._with_all(piece, last))
+        return b"".join(events)
+
+    def _deltas(self, index: int, event: Event) -> list[dict[str, Any]]:
+        """A call's id and name come first and once, then its arguments."""
+        match event:
+            case Content(text):
+                return [{"content": text}]
+            case Reasoning(text):
+                return [reasoning_fields(text)]
+            case Call(name, arguments):
+                place, self._calls[index] = self._calls[index], self._calls[index] + 1
+                begun = {"index": place, **call_fields(Call(name, ""))}
+                return [
+                    {"tool_calls": [call]} for call in (begun, {"index": place, "function": {"arguments": arguments}})
+                ]
+
+    def _with_all(self, piece: Piece, delta: dict[str, Any]) -> bytes:
+        """A piece's last event: what else there is to tell of it."""
         rows = None
         if self._options.logprobs:
             rows = logprobs.chat_logprobs(self._generation.tokenizer, piece.logprobs or ())
-        delta = {"content": piece.text} if piece.text or piece.finish_reason is None else {}
-        fields: dict[str, Any] = {"delta": delta, "logprobs": rows, "finish_reason": piece.finish_reason}
+        reason = finish_reason(piece.finish_reason, self._readers[piece.choice])
+        fields: dict[str, Any] = {"delta": delta, "logprobs": rows, "finish_reason": reason}
         if piece.finish_reason is not None:
             fields["stop_reason"] = piece.stop_reason
         if self._options.token_ids:
             fields["token_ids"] = piece.token_ids
-        explained = explanation(self._generation) if self._explains(piece) else {}
-        return self._rich(piece.choice, fields, explained)
+        return self._rich(piece.choice, fields, self._explanation(piece))
 
-    def _explains(self, piece: Piece) -> bool:
-        """Once, at the end of the first choice."""
-        return self._options.explain_cache and piece.choice == 0 and piece.finish_reason is not None
 
-    def _plain(self, index: int, text: str) -> bytes:
-        choice = b',"choices":[{"index":%d,"delta":{"content":%b' % (index, orjson.dumps(text))
-        return self._event + choice + self._plain_tail + self._usage() + END
-
-    def _rich(self, index: int, fields: dict[str, Any], beside: Mapping[str, Any] = NOTHING) -> bytes:
-        """``beside``: what belongs to the whole answer."""
-        choice = orjson.dumps({"index": index, **fields})
-        more = b"," + orjson.dumps(beside)[1:-1] if beside else b""
-        return self._event + b',"choices":[' + choice + b"]" + more + self._usage() + END
-
-    def _usage(self) -> bytes:
-        if not self._options.include_usage:
-            return b""
-        if not self._options.continuous_usage:
-            return b',"usage":null'
-        return b',"usage":' + orjson.dumps(self._generation.usage())
+def unfinished(delta: dict[str, Any]) -> dict[str, Any]:
+    return {"delta": delta, "logprobs": None, "finish_reason": None}

@@ -1,32 +1,25 @@
 """Answers of /v1/completions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from plait_engine.request import TokenLogprobs
 from plait_server import logprobs
+from plait_server.answers.chunks import AnswerChunks
 from plait_server.answers.collected import Choice
 from plait_server.answers.explanation import NOTHING, explanation
-from plait_server.answers.head import DONE, END, Head
+from plait_server.answers.head import Head
+from plait_server.answers.options import AnswerOptions
 from plait_server.generation import Generation
 from plait_server.sequence_text import Piece
 from plait_server.text.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompletionOptions:
-    """What the client wants to see; ``echoes`` are the prompts' texts, empty without echo."""
-
+class CompletionOptions(AnswerOptions):
     echoes: tuple[str, ...] = ()
-    logprobs: bool = False
-    prompt_logprobs: bool = False
-    token_ids: bool = False
-    explain_cache: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
+    """The prompts' texts; empty without echo."""
 
 
 class EchoedPrompt:
@@ -87,17 +80,14 @@ def choice_fields(generation: Generation, choice: Choice, options: CompletionOpt
     return fields
 
 
-class CompletionChunks:
-    """Events of one stream. The bytes that never change are made once; a token costs one small JSON string."""
+class CompletionChunks(AnswerChunks):
+    before_text = b',"text":'
+    behind_text = b',"logprobs":null,"finish_reason":null,"stop_reason":null'
 
     def __init__(self, generation: Generation, head: Head, options: CompletionOptions) -> None:
-        self._generation = generation
-        self._options = options
-        self._event = head.event("text_completion")
-        self._plain_tail = b',"logprobs":null,"finish_reason":null,"stop_reason":null}]'
+        super().__init__(generation, head, options, "text_completion")
+        self._echoes = options.echoes
         self._unseen = set(range(len(generation.parts))) if options.echoes else set()
-        self._opened = False
-        self._with_tokens = options.logprobs or options.token_ids
         self._told_ids: set[int] = set()
 
     def pieces(self, pieces: list[Piece]) -> bytes:
@@ -113,11 +103,6 @@ class CompletionChunks:
                 events.append(self._echo(piece.choice // self._generation.job.n))
             events.append(self._piece(piece))
         return b"".join(events)
-
-    def closing(self) -> bytes:
-        if not self._options.include_usage:
-            return DONE
-        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage()) + END + DONE
 
     def _piece(self, piece: Piece) -> bytes:
         if piece.finish_reason is None and not self._with_tokens:
@@ -135,12 +120,7 @@ class CompletionChunks:
                 fields["prompt_token_ids"] = self._generation.parts[
                     piece.choice // self._generation.job.n
                 ].request.prompt
-        explained = explanation(self._generation) if self._explains(piece) else {}
-        return self._rich(piece.choice, fields, explained)
-
-    def _explains(self, piece: Piece) -> bool:
-        """Once, at the end of the first choice."""
-        return self._options.explain_cache and piece.choice == 0 and piece.finish_reason is not None
+        return self._rich(piece.choice, fields, self._explanation(piece))
 
     def _echo(self, place: int) -> bytes:
         """The prompt, once for each of its choices, before anything of them."""
@@ -148,7 +128,7 @@ class CompletionChunks:
             return b""
         self._unseen.discard(place)
         part = self._generation.parts[place]
-        echo = EchoedPrompt(self._generation.tokenizer, self._options.echoes[place], part.request.prompt)
+        echo = EchoedPrompt(self._generation.tokenizer, self._echoes[place], part.request.prompt)
         fields: dict[str, Any] = {"text": echo.text, "logprobs": None, "finish_reason": None, "stop_reason": None}
         if self._options.logprobs:
             rows, offsets = echo.logprobs(part.prompt_logprobs)
@@ -156,20 +136,3 @@ class CompletionChunks:
                 self._generation.tokenizer, rows, part.request.prompt, offsets
             )
         return b"".join(self._rich(choice.choice, fields) for choice in part.choices)
-
-    def _plain(self, index: int, text: str) -> bytes:
-        choice = b',"choices":[{"index":%d,"text":%b' % (index, orjson.dumps(text))
-        return self._event + choice + self._plain_tail + self._usage() + END
-
-    def _rich(self, index: int, fields: dict[str, Any], beside: Mapping[str, Any] = NOTHING) -> bytes:
-        """``beside``: what belongs to the whole answer."""
-        choice = orjson.dumps({"index": index, **fields})
-        more = b"," + orjson.dumps(beside)[1:-1] if beside else b""
-        return self._event + b',"choices":[' + choice + b"]" + more + self._usage() + END
-
-    def _usage(self) -> bytes:
-        if not self._options.include_usage:
-            return b""
-        if not self._options.continuous_usage:
-            return b',"usage":null'
-        return b',"usage":' + orjson.dumps(self._generation.usage())

@@ -3,7 +3,7 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait_server.auth.keys import Key
-from plait_server.call import call_of
+from plait_server.call import call_of, path_of
 from plait_server.errors import ApiError
 from plait_server.front import FrontEnd
 
@@ -19,7 +19,7 @@ class Guard:
         self.front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._guards(scope["path"]):
+        if scope["type"] == "http" and self._guards(path_of(scope)):
             call = call_of(scope)
             try:
                 call.key = self._key(scope)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from plait_server.cli import flags
+
 if TYPE_CHECKING:
-    from plait_engine.config import EngineConfig
+    from plait_server.cli.options import Options
 
 app = typer.Typer(
     name="plait",
@@ -17,72 +19,52 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Model = Annotated[str | None, typer.Argument(help="A folder in Hugging Face format, or org/name. Default: the demo.")]
-Config = Annotated[Path | None, typer.Option(help="YAML file with any of these options; flags win over it.")]
-Dtype = Annotated[str | None, typer.Option(help="auto (the checkpoint's), bfloat16, float16 or float32.")]
-StateDtype = Annotated[str | None, typer.Option(help="Of recurrent matrices; float32 by default.")]
-LoadFormat = Annotated[str | None, typer.Option(help="auto, or random: weights made up from config.json.")]
-Memory = Annotated[str | None, typer.Option(help="All the engine may use on the device, like 4GiB.")]
-MaxSeqs = Annotated[int | None, typer.Option(help="Sequences that run at the same time.")]
-MaxBatchTokens = Annotated[int | None, typer.Option(help="Tokens of one step.")]
-MaxModelLen = Annotated[int | None, typer.Option(help="Longest prompt and answer together.")]
-MaxQueue = Annotated[int | None, typer.Option(help="Sequences that may wait before new ones get 503.")]
-PageSize = Annotated[int | None, typer.Option(help="Tokens in a page of keys and values.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, or auto.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.")]
-Host = Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default.")]
-Port = Annotated[int | None, typer.Option(help="Port to listen on; 8000 by default, 0 for any free one.")]
-ServedName = Annotated[list[str] | None, typer.Option(help="Name that clients use; may be given several times.")]
-ApiKey = Annotated[str | None, typer.Option(help="The one key that requests must carry.")]
-Keys = Annotated[Path | None, typer.Option(help="File of keys, as `plait key` prints them; read again on change.")]
-GuardMetrics = Annotated[bool | None, typer.Option("--guard-metrics", help="/metrics wants a key too.")]
-AuditLog = Annotated[Path | None, typer.Option(help="File that gets a JSON line per request.")]
-Grace = Annotated[float | None, typer.Option(help="Seconds for running requests after SIGTERM; 30 by default.")]
-LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")]
-AccessLog = Annotated[bool | None, typer.Option("--access-log", help="A log line per request.")]
-
 
 @app.command()
 def serve(
-    model: Model = None,
-    host: Host = None,
-    port: Port = None,
-    served_model_name: ServedName = None,
-    dtype: Dtype = None,
-    memory: Memory = None,
-    max_seqs: MaxSeqs = None,
-    max_batch_tokens: MaxBatchTokens = None,
-    max_model_len: MaxModelLen = None,
-    max_queue: MaxQueue = None,
-    load_format: LoadFormat = None,
-    device: Device = None,
-    state_dtype: StateDtype = None,
-    page_size: PageSize = None,
-    threads: Threads = None,
-    api_key: ApiKey = None,
-    keys: Keys = None,
-    guard_metrics: GuardMetrics = None,
-    audit_log: AuditLog = None,
-    grace_seconds: Grace = None,
-    log_level: LogLevel = None,
-    access_log: AccessLog = None,
-    config: Config = None,
+    model: flags.Model = None,
+    host: flags.Host = None,
+    port: flags.Port = None,
+    served_model_name: flags.ServedName = None,
+    tool_format: flags.ToolFormat = None,
+    reasoning_format: flags.ReasoningFormat = None,
+    dtype: flags.Dtype = None,
+    memory: flags.Memory = None,
+    max_seqs: flags.MaxSeqs = None,
+    max_batch_tokens: flags.MaxBatchTokens = None,
+    max_model_len: flags.MaxModelLen = None,
+    max_queue: flags.MaxQueue = None,
+    load_format: flags.LoadFormat = None,
+    device: flags.Device = None,
+    state_dtype: flags.StateDtype = None,
+    page_size: flags.PageSize = None,
+    threads: flags.Threads = None,
+    api_key: flags.ApiKey = None,
+    keys: flags.Keys = None,
+    guard_metrics: flags.GuardMetrics = None,
+    allow_network: flags.AllowNetwork = None,
+    trusted_proxy: flags.TrustedProxy = None,
+    cors_origin: flags.CorsOrigin = None,
+    root_path: flags.RootPath = None,
+    tls_cert: flags.TlsCert = None,
+    tls_key: flags.TlsKey = None,
+    audit_log: flags.AuditLog = None,
+    request_timeout: flags.RequestTimeout = None,
+    grace_seconds: flags.Grace = None,
+    log_level: flags.LogLevel = None,
+    access_log: flags.AccessLog = None,
+    config: flags.Config = None,
 ) -> None:
     """Serve a model over HTTP."""
-    flags = locals()
-    from plait_server.cli.options import OptionError, read_options
+    options = options_of(locals())
     from plait_server.cli.start import serve_model
 
-    try:
-        options = read_options(flags.pop("config"), flags)
-    except OptionError as error:
-        fail(error)
     sys.exit(serve_model(options.engine, options.server))
 
 
 @app.command()
 def chat(
-    model: Model = None,
+    model: flags.Model = None,
     url: Annotated[str | None, typer.Option(help="A running server; else one is started for the chat.")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Default: the model's own.")] = None,
@@ -101,54 +83,51 @@ def chat(
 
 @app.command()
 def plan(
-    model: Model = None,
-    dtype: Dtype = None,
-    memory: Memory = None,
-    max_seqs: MaxSeqs = None,
-    max_batch_tokens: MaxBatchTokens = None,
-    max_model_len: MaxModelLen = None,
-    device: Device = None,
-    state_dtype: StateDtype = None,
-    page_size: PageSize = None,
-    config: Config = None,
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    memory: flags.Memory = None,
+    max_seqs: flags.MaxSeqs = None,
+    max_batch_tokens: flags.MaxBatchTokens = None,
+    max_model_len: flags.MaxModelLen = None,
+    device: flags.Device = None,
+    state_dtype: flags.StateDtype = None,
+    page_size: flags.PageSize = None,
+    config: flags.Config = None,
 ) -> None:
     """Print the memory plan of a model without loading it."""
-    flags = locals()
-    engine_config = engine_options(flags.pop("config"), flags)
+    engine = options_of(locals()).engine
     from plait_server.cli.offline import print_memory_plan
 
-    sys.exit(print_memory_plan(engine_config))
+    sys.exit(print_memory_plan(engine))
 
 
 @app.command()
 def inspect(
-    model: Model = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    config: Config = None,
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    device: flags.Device = None,
+    config: flags.Config = None,
 ) -> None:
     """Print a model's layers: kind, state, and the kernel chosen for each."""
-    flags = locals()
-    engine_config = engine_options(flags.pop("config"), flags)
+    engine = options_of(locals()).engine
     from plait_server.cli.offline import print_layers
 
-    sys.exit(print_layers(engine_config))
+    sys.exit(print_layers(engine))
 
 
 @app.command()
 def verify(
-    model: Model = None,
-    dtype: Dtype = None,
-    memory: Memory = None,
-    device: Device = None,
-    config: Config = None,
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    memory: flags.Memory = None,
+    device: flags.Device = None,
+    config: flags.Config = None,
 ) -> None:
     """Check a model's answers: against transformers, in pieces, and beside others."""
-    flags = locals()
-    engine_config = engine_options(flags.pop("config"), flags)
+    engine = options_of(locals()).engine
     from plait_server.cli.offline import verify_model
 
-    sys.exit(verify_model(engine_config))
+    sys.exit(verify_model(engine))
 
 
 @app.command()
@@ -169,21 +148,20 @@ def key(
 
 @app.command()
 def drill(
-    model: Model = None,
-    dtype: Dtype = None,
-    load_format: LoadFormat = None,
-    memory: Memory = None,
-    device: Device = None,
-    state_dtype: StateDtype = None,
-    page_size: PageSize = None,
-    config: Config = None,
+    model: flags.Model = None,
+    dtype: flags.Dtype = None,
+    load_format: flags.LoadFormat = None,
+    memory: flags.Memory = None,
+    device: flags.Device = None,
+    state_dtype: flags.StateDtype = None,
+    page_size: flags.PageSize = None,
+    config: flags.Config = None,
 ) -> None:
     """Break cached state in every way, and see that answers stay right."""
-    flags = locals()
-    engine_config = engine_options(flags.pop("config"), flags)
+    engine = options_of(locals()).engine
     from plait_server.cli.offline import drill_model
 
-    sys.exit(drill_model(engine_config))
+    sys.exit(drill_model(engine))
 
 
 @app.command()
@@ -194,11 +172,13 @@ def version() -> None:
     typer.echo(installed_version())
 
 
-def engine_options(config: Path | None, flags: dict[str, object]) -> "EngineConfig":
+def options_of(given: dict[str, object]) -> "Options":
+    """``given``: a command's arguments, the configuration file among them."""
     from plait_server.cli.options import OptionError, read_options
 
+    file = given.pop("config")
     try:
-        return read_options(config, flags).engine
+        return read_options(file if isinstance(file, Path) else None, given)
     except OptionError as error:
         fail(error)
 

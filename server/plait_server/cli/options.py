@@ -13,7 +13,14 @@ from plait_engine.config import ConfigError, EngineConfig, LoadFormat, parse_byt
 from plait_engine.demo_model import DEMO_FOLDER
 from plait_server.config import ServerConfig
 
-RENAMED = {"memory": "memory_bytes", "served_model_name": "served_names"}
+RENAMED = {
+    "memory": "memory_bytes",
+    "served_model_name": "served_names",
+    "allow_network": "allowed_networks",
+    "trusted_proxy": "trusted_proxies",
+    "cors_origin": "cors_origins",
+    "request_timeout": "request_timeout_seconds",
+}
 """Options whose name on the command line is not the field's."""
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
@@ -73,7 +80,7 @@ def typed(kind: type, values: dict[str, Any]) -> dict[str, Any]:
 def convert(name: str, value: Any, wanted: Any) -> Any:
     if name == "memory_bytes":
         return parse_bytes(value)
-    if name == "served_names":
+    if get_origin(wanted) is tuple:
         return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
     if Path in get_args(wanted) and isinstance(value, str | Path):
         return Path(value).expanduser()

@@ -1,6 +1,7 @@
 """``plait serve``: find the model, start the engine's process, serve until told to stop."""
 
 import logging
+import ssl
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
         folder = find_model(engine_config.model)
         text = ModelText.load(folder)
         engine_config, config = resolved(engine_config, config, folder)
+        check_tls(config)
         engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
         app = create_app(config, engine, text)
     except (ModelNotFoundError, OSError, ValueError) as error:
@@ -33,6 +35,14 @@ def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
     for line in (*engine_config.describe().splitlines(), *config.lines()):
         log.info("%s", line.strip())
     return run(app, config)
+
+
+def check_tls(config: ServerConfig) -> None:
+    """Raises ``OSError`` when the files are no certificate and key that fit."""
+    if config.tls_cert is not None and config.tls_key is not None:
+        for path in (config.tls_cert, config.tls_key):
+            path.open("rb").close()  # OpenSSL does not say which file is missing.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
 
 
 def resolved(engine: EngineConfig, server: ServerConfig, folder: Path) -> tuple[EngineConfig, ServerConfig]:

@@ -9,6 +9,8 @@ from plait_server.protocol import unsupported
 from plait_server.protocol.body import Body
 from plait_server.protocol.common import Count, GenerationBody, Logprobs
 from plait_server.protocol.messages import Messages
+from plait_server.protocol.tools import Choice, ToolChoice, ToolList, tool_of
+from plait_server.reply.formats.base import Tool
 from plait_server.text.chat_template import RESERVED
 
 
@@ -28,6 +30,7 @@ class TemplateFields(Body):
         None, description="Templates write special tokens themselves: default false."
     )
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(no_reserved_names)] | None = None
+    tools: ToolList = Field(default_factory=list)
 
     @model_validator(mode="after")
     def prompt_ends_in_one_way(self) -> "TemplateFields":
@@ -42,13 +45,20 @@ class TemplateFields(Body):
             return not self.continue_final_message
         return self.add_generation_prompt
 
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What the template gets beside the messages."""
+        tools = {"tools": self.tools} if self.tools else {}
+        return tools | (self.chat_template_kwargs or {})
+
 
 class ChatBody(GenerationBody, TemplateFields):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
     reasoning_effort: str | None = Field(None, max_length=32, description="Given to the chat template.")
-    parallel_tool_calls: bool | None = None
+    tool_choice: Choice = None
+    parallel_tool_calls: bool | None = Field(None, description="Whether one answer may call several tools.")
     verbosity: str | None = None
 
     @model_validator(mode="before")
@@ -65,6 +75,36 @@ class ChatBody(GenerationBody, TemplateFields):
             raise bad(name, "must be at least 1")
         return self
 
+    @model_validator(mode="after")
+    def tools_that_are_chosen_exist(self) -> "ChatBody":
+        choice = self.tool_choice
+        if choice is None:
+            return self
+        if choice.mode == "required" and not self.tools:
+            raise bad("tool_choice", "needs tools")
+        known = {tool["function"]["name"] for tool in self.tools}
+        if unknown := next((name for name in choice.names or () if name not in known), None):
+            raise bad("tool_choice", f"there is no tool {unknown[:100]!r} in tools")
+        if choice.mode == "required" and self.grammar is not None and self.grammar_param != "response_format":
+            raise bad("tool_choice", f"an answer cannot follow {self.grammar_param} and call a tool; ask for one")
+        return self
+
+    @property
+    def callable_tools(self) -> dict[str, Tool]:
+        choice = self.tool_choice or ToolChoice("auto")
+        if choice.mode == "none":
+            return {}
+        tools = map(tool_of, self.tools)
+        return {tool.name: tool for tool in tools if choice.names is None or tool.name in choice.names}
+
+    @property
+    def must_call(self) -> bool:
+        return self.tool_choice is not None and self.tool_choice.mode == "required"
+
+    @property
+    def may_call_several(self) -> bool:
+        return self.parallel_tool_calls is not False and not (self.tool_choice and self.tool_choice.one)
+
     @property
     def token_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
@@ -72,4 +112,4 @@ class ChatBody(GenerationBody, TemplateFields):
     @property
     def template_kwargs(self) -> dict[str, Any]:
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return effort | (self.chat_template_kwargs or {})
+        return effort | super().template_kwargs

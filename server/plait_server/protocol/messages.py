@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, WithJsonSchema, model_validator
 
 from plait_server.errors import bad
+from plait_server.protocol.tools import Calls
 
 MAX_MESSAGES = 65_536
 MAX_PARTS = 4_096
@@ -58,31 +60,39 @@ Content = Annotated[
 class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = None
+    tool_calls: Calls = Field(default_factory=list)
+    reasoning: str | None = None
+    reasoning_content: str | None = Field(None, description="The same as reasoning, which is the newer name.")
 
     @model_validator(mode="before")
     @classmethod
-    def refuse_tools(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            calls = data.get("tool_calls") or data.get("function_call")
-            if calls or data.get("role") in ("tool", "function"):
-                raise bad("messages", "tool calls and their results are not supported yet", "unsupported_parameter")
+    def refuse_functions(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (data.get("function_call") or data.get("role") == "function"):
+            raise bad("messages", "functions are not supported; use tools", "unsupported_parameter")
         return data
 
     @model_validator(mode="after")
     def has_content(self) -> "Message":
         if self.content is None and self.role != "assistant":
             raise ValueError(f"a message of role {self.role} needs content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only messages of role assistant call tools")
         return self
 
     def chars(self) -> int:
         content = self.content or ""
-        return len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)
+        calls = len(orjson.dumps(self.tool_calls)) if self.tool_calls else 0
+        return calls + (len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content))
 
     def for_template(self, *, parts: bool) -> dict[str, Any]:
         """As templates know messages: without nulls, and with parts only where the template walks over them."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None and value != []}
+        if self.tool_calls:
+            extra["tool_calls"] = self.tool_calls
+        if (reasoning := self.reasoning or self.reasoning_content) is not None:
+            extra["reasoning_content"] = reasoning
         content = self.content or ""
         if not parts and not isinstance(content, str):
             content = "".join(part["text"] for part in content)

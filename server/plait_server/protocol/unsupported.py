@@ -16,16 +16,14 @@ def nothing(value: Any) -> bool:
     return value is None or value in ([], {}, "")
 
 
-def no_tool(value: Any) -> bool:
+def no_function(value: Any) -> bool:
     return value in (None, "none", "auto")
 
 
 COMPLETIONS: dict[str, Harmless] = {"suffix": nothing, "prompt_embeds": absent}
 CHAT: dict[str, Harmless] = {
-    "tools": nothing,
-    "tool_choice": no_tool,
     "functions": nothing,
-    "function_call": no_tool,
+    "function_call": no_function,
     "audio": absent,
     "prediction": absent,
     "web_search_options": absent,

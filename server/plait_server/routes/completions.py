@@ -8,6 +8,7 @@ from plait_server.answers import completion
 from plait_server.answers.collected import collect
 from plait_server.answers.completion import CompletionChunks, CompletionOptions
 from plait_server.answers.head import Head
+from plait_server.answers.options import asked
 from plait_server.body import StrictRoute
 from plait_server.call import Call, Caller
 from plait_server.checkpoints import asked_checkpoints
@@ -27,7 +28,7 @@ PARAMS = Params("prompt", "max_tokens")
 async def create_completion(body: CompletionBody, front: Front, call: Caller) -> Response:
     """Continue one prompt or several."""
     front.health.admit()
-    with front.running.entry():
+    async with front.running.entry():
         head = Head(prefix="cmpl", model=front.model(body.model))
         call.model = head.model
         job = await job_of(front, body, call)
@@ -85,11 +86,5 @@ def echoes(front: FrontEnd, body: CompletionBody, prompts: list[tuple[int, ...]]
 
 def options_of(front: FrontEnd, body: CompletionBody, job: Job) -> CompletionOptions:
     return CompletionOptions(
-        echoes=echoes(front, body, list(job.prompts)),
-        logprobs=body.logprobs is not None,
-        prompt_logprobs=body.prompt_logprobs is not None,
-        token_ids=bool(body.return_token_ids),
-        explain_cache=body.explain_cache,
-        include_usage=body.include_usage,
-        continuous_usage=body.continuous_usage,
+        **asked(body), logprobs=body.logprobs is not None, echoes=echoes(front, body, list(job.prompts))
     )

@@ -20,7 +20,7 @@ async def tokenize(body: TokenizeText | TokenizeMessages, front: Front) -> dict[
     if isinstance(body, TokenizeText):
         text, special = body.prompt, body.add_special_tokens is not False
     else:
-        text = await chat_prompt(front, body, **(body.chat_template_kwargs or {}))
+        text = await chat_prompt(front, body, **body.template_kwargs)
         special = bool(body.add_special_tokens)
     check_chars(front, len(text), "prompt")
     tokenizer = front.text.tokenizer

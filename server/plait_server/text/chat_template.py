@@ -81,17 +81,13 @@ class ChatTemplate:
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """Raises ``TemplateFailed``. ``kwargs`` must have passed ``RESERVED`` before."""
+        """Raises ``TemplateFailed``. ``kwargs``, ``tools`` among them, may not change what the other arguments say."""
         given = [dict(message) for message in messages]
         if continue_final_message:
             given[-1]["content"] = marked(given[-1].get("content"))
-        names = self._special_tokens | dict(kwargs or {})
+        names = {"tools": None, "documents": None} | self._special_tokens | dict(kwargs or {})
         try:
-            text = self._template.render(
-                names | {"messages": given, "add_generation_prompt": add_generation_prompt},
-                tools=None,
-                documents=None,
-            )
+            text = self._template.render(names, messages=given, add_generation_prompt=add_generation_prompt)
         except TemplateFailed:
             raise
         except Exception as error:

@@ -43,14 +43,19 @@ class ByteDetokenizer:
 class WindowDetokenizer:
     """For every other tokenizer: decode a short window with and without the new tokens; the difference is new text."""
 
-    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = (), *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, context: Sequence[int] = (), *, hidden: frozenset[int] = frozenset()
+    ) -> None:
+        """``hidden``: tokens that leave no text."""
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._window = list(context[-CONTEXT_TOKENS:])
+        self._hidden = hidden
+        self._window = [token_id for token_id in context[-CONTEXT_TOKENS:] if token_id not in hidden]
         self._read = len(self._window)
         """Tokens of the window whose text has been given out."""
 
     def push(self, token_id: int) -> str:
+        if token_id in self._hidden:
+            return ""
         self._window.append(token_id)
         before, after = self._texts()
         too_long = len(self._window) - self._read >= MAX_HELD_TOKENS
@@ -69,5 +74,5 @@ class WindowDetokenizer:
         return after[len(before) :]
 
     def _texts(self) -> tuple[str, str]:
-        before = self._tokenizer.decode(self._window[: self._read], skip_special_tokens=self._skip)
-        return before, self._tokenizer.decode(self._window, skip_special_tokens=self._skip)
+        before = self._tokenizer.decode(self._window[: self._read], skip_special_tokens=False)
+        return before, self._tokenizer.decode(self._window, skip_special_tokens=False)

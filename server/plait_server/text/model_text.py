@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plait_engine.request import SamplingParams
+from plait_server.reply.plan import ReplyStyle
 from plait_server.text.chat_template import ChatTemplate
 from plait_server.text.marks import ChatMarks
 from plait_server.text.tokenizer import TextTokenizer
@@ -47,11 +48,17 @@ class ModelText:
     template: ChatTemplate | None = None
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     special_tokens: dict[str, str] = field(default_factory=dict)
+    family: str = ""
+    """The ``model_type``."""
 
     @cached_property
     def marks(self) -> ChatMarks | None:
         """Finds where chat prompts are worth a checkpoint."""
         return ChatMarks(self.template, self.tokenizer) if self.template is not None else None
+
+    def reply_style(self, tool_format: str, reasoning_format: str) -> ReplyStyle:
+        template = "" if self.template is None else self.template.source
+        return ReplyStyle.of(template, self.family, tool_format=tool_format, reasoning_format=reasoning_format)
 
     @classmethod
     def load(cls, folder: Path) -> "ModelText":
@@ -64,6 +71,7 @@ class ModelText:
             template=ChatTemplate(source, special_tokens) if source is not None else None,
             defaults=SamplingDefaults.load(folder),
             special_tokens=special_tokens,
+            family=str(read_json(folder / "config.json").get("model_type", "")),
         )
 
 

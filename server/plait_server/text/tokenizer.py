@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -37,15 +38,14 @@ class TextTokenizer:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._added = {token.content: token_id for token_id, token in added.items()}
         vocab = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=-1) + 1
         self.longest_token_chars = max(map(len, vocab), default=1)
         self.byte_level = is_byte_level(tokenizer)
         to_bytes = byte_level_bytes if self.byte_level else word_bytes
         self._all_bytes = tuple(to_bytes(self.token(token_id)) for token_id in range(self.vocab_size))
-        self._seen_bytes = tuple(
-            b"" if token_id in self.special_ids else spelled for token_id, spelled in enumerate(self._all_bytes)
-        )
+        self._seen_bytes = lru_cache(8)(self._bytes_showing)
 
     @classmethod
     def load(cls, folder: Path) -> "TextTokenizer":
@@ -82,11 +82,34 @@ class TextTokenizer:
         """The bytes that this token stands for; half a character is possible. Ids without a token have none."""
         return self._all_bytes[token_id] if token_id < len(self._all_bytes) else b""
 
-    def detokenizer(self, context: Sequence[int] = (), *, skip_special_tokens: bool = True) -> Detokenizer:
-        """``context``: the prompt, whose last tokens may decide how the first new one reads."""
+    def added_id(self, text: str) -> int | None:
+        """Of a token beside the vocabulary proper, like a mark that templates use."""
+        return self._added.get(text)
+
+    def in_grammar(self, mark: str) -> str:
+        """How a grammar in Lark names a mark: by its token if it has one of its own, else by its text."""
+        token_id = self.added_id(mark)
+        return json.dumps(mark) if token_id is None else f"<[{token_id}]>"
+
+    def detokenizer(
+        self,
+        context: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
+    ) -> Detokenizer:
+        """``context``: the prompt, whose last tokens may decide how the first new one reads.
+
+        ``shown``: special tokens that are not skipped in any case.
+        """
         if self.byte_level:
-            return ByteDetokenizer(self._seen_bytes if skip_special_tokens else self._all_bytes, context)
-        return WindowDetokenizer(self._tokenizer, context, skip_special_tokens=skip_special_tokens)
+            return ByteDetokenizer(self._seen_bytes(shown) if skip_special_tokens else self._all_bytes, context)
+        hidden = self.special_ids - shown if skip_special_tokens else frozenset()
+        return WindowDetokenizer(self._tokenizer, context, hidden=hidden)
+
+    def _bytes_showing(self, shown: frozenset[int]) -> tuple[bytes, ...]:
+        hidden = self.special_ids - shown
+        return tuple(b"" if token_id in hidden else spelled for token_id, spelled in enumerate(self._all_bytes))
 
 
 def is_byte_level(tokenizer: Tokenizer) -> bool:

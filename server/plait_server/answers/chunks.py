@@ -1,0 +1,54 @@
+"""Events of one stream. The bytes that never change are made once; a token costs one small JSON string."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from plait_server.answers.explanation import NOTHING, explanation
+from plait_server.answers.head import DONE, END, Head
+from plait_server.answers.options import AnswerOptions
+from plait_server.generation import Generation
+from plait_server.sequence_text import Piece
+
+
+class AnswerChunks:
+    """What streams of chats and of completions have in common."""
+
+    before_text: bytes
+    """Of a choice that only adds text: what stands between its index and its text, and behind the text."""
+    behind_text: bytes
+
+    def __init__(self, generation: Generation, head: Head, options: AnswerOptions, kind: str) -> None:
+        self._generation = generation
+        self._options = options
+        self._event = head.event(kind)
+        self._opened = False
+        self._with_tokens = options.logprobs or options.token_ids
+
+    def closing(self) -> bytes:
+        if not self._options.include_usage:
+            return DONE
+        return self._event + b',"choices":[],"usage":' + orjson.dumps(self._generation.usage()) + END + DONE
+
+    def _plain(self, index: int, text: str) -> bytes:
+        choice = b',"choices":[{"index":%d%b%b%b}]' % (index, self.before_text, orjson.dumps(text), self.behind_text)
+        return self._event + choice + self._usage() + END
+
+    def _rich(self, index: int, fields: dict[str, Any], beside: Mapping[str, Any] = NOTHING) -> bytes:
+        """``beside``: what belongs to the whole answer."""
+        choice = orjson.dumps({"index": index, **fields})
+        more = b"," + orjson.dumps(beside)[1:-1] if beside else b""
+        return self._event + b',"choices":[' + choice + b"]" + more + self._usage() + END
+
+    def _explanation(self, piece: Piece) -> Mapping[str, Any]:
+        """Once, at the end of the first choice."""
+        wanted = self._options.explain_cache and piece.choice == 0 and piece.finish_reason is not None
+        return explanation(self._generation) if wanted else NOTHING
+
+    def _usage(self) -> bytes:
+        if not self._options.include_usage:
+            return b""
+        if not self._options.continuous_usage:
+            return b',"usage":null'
+        return b',"usage":' + orjson.dumps(self._generation.usage())
