@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import uvicorn
 
+from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.client import EngineClient, EngineInfo, EngineStats
 from plait_engine.request import Delta, FinishReason, Request
 from plait_server.app import create_app
@@ -79,6 +80,9 @@ class PacedEngine(EngineClient):
 
     async def stats(self) -> EngineStats:
         return EngineStats()
+
+    async def cache_order(self, order: CacheOrder) -> CacheAnswer:  # noqa: ARG002
+        return CacheAnswer()
 
     async def shutdown(self) -> None:
         pass

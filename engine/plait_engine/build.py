@@ -119,7 +119,15 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
     placement = Placement.for_groups(memory.groups)
     if config.checkpoint_interval is not None:
         placement = Placement(config.checkpoint_interval)
-    cache = PrefixCache(ledger, copier, placement, Stats(), fingerprint=fingerprint(plan), enabled=config.prefix_reuse)
+    cache = PrefixCache(
+        ledger,
+        copier,
+        placement,
+        Stats(),
+        fingerprint=fingerprint(plan),
+        enabled=config.prefix_reuse,
+        pin_slabs=memory.pin_slabs(config.pin_share),
+    )
     limits = SchedulerLimits(memory.max_batch_tokens, memory.max_seqs, memory.max_model_len)
     runner = ModelRunner(
         plan.model,

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
+from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.request import Delta, Request
 
 
@@ -94,6 +95,10 @@ class EngineClient(ABC):
     @abstractmethod
     async def stats(self) -> EngineStats:
         """Raises ``EngineDead`` when there is no answer in time."""
+
+    @abstractmethod
+    async def cache_order(self, order: CacheOrder) -> CacheAnswer:
+        """Show, or change, what is cached for one tenant. Raises ``EngineDead`` when there is no answer in time."""
 
     @abstractmethod
     async def shutdown(self) -> None:

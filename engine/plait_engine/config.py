@@ -43,6 +43,7 @@ class EngineConfig:
     ``overlap``            plan step N + 1 while step N runs; the plain loop gives the same answers
     ``prefix_reuse``       reuse what was computed for a common prefix; off: nothing is kept and nothing found
     ``checkpoint_interval``  tokens between checkpoints inside long prompts
+    ``pin_share``          of the arena, what pinned prefixes may hold at most
     ``threads``            CPU threads of the engine process
     """
 
@@ -61,6 +62,7 @@ class EngineConfig:
     overlap: bool | None = None
     threads: int | None = None
     prefix_reuse: bool = True
+    pin_share: float = 0.25
     checkpoint_interval: int | None = None
     seed: int = 0
     poison: Poison = Poison.OFF
@@ -75,6 +77,8 @@ class EngineConfig:
         for name in ("page_size", "decode_padding", "max_queue"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.pin_share <= 1:
+            raise ConfigError(f"pin_share must be between 0 and 1, not {self.pin_share}")
         if self.dtype not in ("auto", "bfloat16", "float16", "float32"):
             raise ConfigError(f"dtype must be auto, bfloat16, float16 or float32, not {self.dtype!r}")
         if self.state_dtype not in ("float32", "bfloat16", "float16"):

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Iterable
 
+from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.cache_report import cache_report
 from plait_engine.finish import End, finish_after
 from plait_engine.gauges import Gauges, arena_gauges
@@ -13,8 +14,10 @@ from plait_engine.runner.runner import Launched, ModelRunner, Sampled
 from plait_engine.scheduler.scheduler import Scheduler
 from plait_engine.scheduler.step_plan import Row
 from plait_engine.sequence import Sequence
+from plait_engine.state.cache_orders import obey
 from plait_engine.state.checkpoint import StepReceipt
 from plait_engine.state.ledger import Ledger
+from plait_engine.state.pins import PinRefused
 from plait_engine.state.pools import StateBug
 from plait_engine.state.sequence_state import SequenceState
 
@@ -81,6 +84,7 @@ class Engine:
     def step(self) -> list[Delta]:
         """One turn of the loop: plan, run, commit. Returns what came out of it, possibly of the step before."""
         hopeless = self._take_prepared()
+        self.scheduler.cache.pins.sweep_expired()
         return hopeless + (self._step_overlapped() if self._overlap else self._step_plain())
 
     def _take_prepared(self) -> list[Delta]:
@@ -190,7 +194,13 @@ class Engine:
             cached_tokens=sequence.reuse.effective if first and sequence.reuse else 0,
             prompt_logprobs=(None, *sequence.prompt_logprobs) if scores else None,
             cache=cache_report(sequence, enabled=self.scheduler.cache.enabled) if first else None,
+            pin=self.scheduler.cache.pin(sequence) if first and self._pins(sequence) else None,
         )
+
+    @staticmethod
+    def _pins(sequence: Sequence) -> bool:
+        """Whether what its prompt left is to be pinned: once for each request."""
+        return sequence.request.pin is not None and sequence.index == 0
 
     def _end(self, sequence: Sequence) -> None:
         """Take a finished sequence off the books; what launched steps still name is released when they commit."""
@@ -236,12 +246,21 @@ class Engine:
                 f"{length} tokens of prompt and max_tokens do not fit in the server's state memory even alone; "
                 "shorten the prompt or lower max_tokens"
             )
+        if request.pin is not None:
+            try:
+                self.scheduler.cache.refuse_pin(sequence)
+            except PinRefused as refusal:
+                raise CannotFit(f"it cannot be pinned: {refusal}") from refusal
 
     def _observe(self, launched: Launched) -> None:
         self.stats.observe("plait_step_seconds", launched.planned_seconds, "phase=build")
         self.stats.observe("plait_batch_tokens", launched.plan.tokens)
         self.stats.set("plait_requests", len(self.scheduler.running), "state=running")
         self.stats.set("plait_requests", len(self.scheduler.waiting), "state=waiting")
+
+    def cache_order(self, order: CacheOrder) -> CacheAnswer:
+        """What a tenant asks of its part of the cache. Between steps; what running sequences need stays."""
+        return obey(order, self.scheduler.cache)
 
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready. Only between steps with nothing in flight."""
@@ -253,7 +272,8 @@ class Engine:
 
     def gauges(self) -> Gauges:
         """The figures of this moment, those of the arena counted now."""
-        return {**self.stats.gauges, **arena_gauges(self.scheduler.cache, (s.state for s in self.scheduler.running))}
+        arena = arena_gauges(self.scheduler.cache, (s.state for s in self.scheduler.running))
+        return {**self.stats.gauges, **arena, **self.scheduler.cache.pins.gauges()}
 
     def check(self) -> None:
         """The books (invariant 13): everything taken is owned by a sequence that is known. Raises ``StateBug``."""

@@ -37,6 +37,11 @@ class MemoryPlan:
             lambda n: _slabs_for(self.groups, self.slab_bytes, n, tokens, self.max_batch_tokens) <= self.slabs
         )
 
+    def pin_slabs(self, share: float) -> int:
+        """Slabs that pinned prefixes may fill: ``share`` of all, but the longest sequence always fits beside them."""
+        longest = _slabs_for(self.groups, self.slab_bytes, 1, self.max_model_len, self.max_batch_tokens)
+        return max(0, min(int(share * self.slabs), self.slabs - longest))
+
     def describe(self) -> str:
         lengths = [n for n in (128, 1024, 8192, 32768, 131072) if n < self.max_model_len] + [self.max_model_len]
         lines = [

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.client import EngineInfo, EngineStats
 from plait_engine.request import Delta, Request
 
@@ -23,7 +24,13 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End at once; what runs is dropped."""
 
 
-ToEngine = Add | Abort | AskStats | Shutdown
+class AskCache(msgspec.Struct, frozen=True, tag=True):
+    """The engine answers with one ``CacheReply``, in the order of the questions."""
+
+    order: CacheOrder
+
+
+ToEngine = Add | Abort | AskStats | AskCache | Shutdown
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -57,7 +64,11 @@ class StatsReply(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-FromEngine = Progress | Ready | Failed | Refused | Deltas | StatsReply
+class CacheReply(msgspec.Struct, frozen=True, tag=True):
+    answer: CacheAnswer
+
+
+FromEngine = Progress | Ready | Failed | Refused | Deltas | StatsReply | CacheReply
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -20,7 +20,9 @@ from plait_engine.engine import CannotFit, Engine
 from plait_engine.messages import (
     Abort,
     Add,
+    AskCache,
     AskStats,
+    CacheReply,
     Deltas,
     Failed,
     FromEngine,
@@ -90,6 +92,8 @@ class EngineProcess:
                 engine.abort(request_id, index)
             case AskStats():
                 self._send(StatsReply(self._stats(engine)))
+            case AskCache(order):
+                self._send(CacheReply(engine.cache_order(order)))
             case Shutdown():
                 return False
         return True

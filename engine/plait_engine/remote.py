@@ -9,18 +9,21 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
 import zmq.asyncio
 
+from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.client import EngineClient, EngineDead, EngineInfo, EngineStats, QueueFull, RequestRefused
 from plait_engine.config import EngineConfig
 from plait_engine.messages import (
     Abort,
     Add,
+    AskCache,
     AskStats,
+    CacheReply,
     Deltas,
     Failed,
     FromEngine,
@@ -38,6 +41,7 @@ from plait_engine.request import Delta, Request
 STATS_TIMEOUT_SECONDS = 5.0
 END_TIMEOUT_SECONDS = 5.0
 _Inbox = asyncio.Queue[list[Delta] | Exception]
+Answer = TypeVar("Answer")
 
 
 class _Waiting:
@@ -58,6 +62,8 @@ class RemoteEngine(EngineClient):
         self._requests: dict[str, _Waiting] = {}
         self._stats: deque[asyncio.Future[EngineStats]] = deque()
         """One for each question that was sent, in order, also of those that nobody waits for any more."""
+        self._cache_answers: deque[asyncio.Future[CacheAnswer]] = deque()
+        """Likewise."""
         self._started: asyncio.Future[EngineInfo] | None = None
         self._death: str | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -128,15 +134,21 @@ class RemoteEngine(EngineClient):
             sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # Who is gone aborts nothing.
 
     async def stats(self) -> EngineStats:
-        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         asked = time.monotonic()
-        await self._send(AskStats())
-        self._stats.append(answer)
+        stats = await self._ask(AskStats(), self._stats)
+        return msgspec.structs.replace(stats, heartbeat_seconds=time.monotonic() - asked)
+
+    async def cache_order(self, order: CacheOrder) -> CacheAnswer:
+        return await self._ask(AskCache(order), self._cache_answers)
+
+    async def _ask(self, question: ToEngine, waiting: deque[asyncio.Future[Answer]]) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        await self._send(question)
+        waiting.append(answer)
         try:
-            stats = await asyncio.wait_for(answer, STATS_TIMEOUT_SECONDS)
+            return await asyncio.wait_for(answer, STATS_TIMEOUT_SECONDS)
         except TimeoutError:
             raise EngineDead("the engine does not answer") from None
-        return msgspec.structs.replace(stats, heartbeat_seconds=time.monotonic() - asked)
 
     async def shutdown(self) -> None:
         process = self._process
@@ -206,6 +218,9 @@ class RemoteEngine(EngineClient):
             case StatsReply(stats):
                 if not (answer := self._stats.popleft()).done():
                     answer.set_result(stats)
+            case CacheReply(told):
+                if not (waits := self._cache_answers.popleft()).done():
+                    waits.set_result(told)
             case Progress(text):
                 self._progress(text)
             case Ready(info):
@@ -241,6 +256,7 @@ class RemoteEngine(EngineClient):
             self._started.set_exception(error)
         for waiting in self._requests.values():
             waiting.inbox.put_nowait(error)
-        for answer in self._stats:
+        questions: list[asyncio.Future[Any]] = [*self._stats, *self._cache_answers]
+        for answer in questions:
             if not answer.done():
                 answer.set_exception(error)

@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from plait_engine.pin import PinOrder, PinOutcome
+
 
 class FinishReason(StrEnum):
     """Why a sequence ended; the first two are what clients see as ``finish_reason``."""
@@ -82,6 +84,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt positions where a checkpoint is worth its bytes: the stable point of a chat prompt, the end of the system
     prompt, what the client asked for. Empty: the engine picks the prompt's end."""
     grammar: Grammar | None = None
+    pin: PinOrder | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -114,8 +117,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What one step added to one sequence. The last delta of a sequence carries its finish reason.
 
     ``stop_reason`` is the token id that ended the sequence when it is not an end token of the model.
-    ``cached_tokens``, ``prompt_logprobs`` and ``cache`` come with a sequence's first delta only (``prompt_logprobs[0]``
-    is None).
+    ``cached_tokens``, ``prompt_logprobs``, ``cache`` and ``pin`` come with a sequence's first delta only
+    (``prompt_logprobs[0]`` is None).
     """
 
     request_id: str
@@ -128,3 +131,4 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     error: str | None = None
     cache: CacheReport | None = None
+    pin: PinOutcome | None = None

@@ -24,6 +24,9 @@ GAUGES = {
     "plait_slots": Known(("group", "use"), "Slot rows of the fixed-size groups"),
     "plait_cache_utilization_ratio": Known((), "Bytes of the arena in use over all its bytes"),
     "plait_checkpoints": Known(("tier",), "Checkpoints held"),
+    "plait_pins": Known((), "Pinned prefixes"),
+    "plait_pinned_bytes": Known((), "Bytes of the arena that pins keep from being evicted"),
+    "plait_pin_budget_bytes": Known((), "Bytes of the arena that pins may keep"),
 }
 COUNTERS = {
     "plait_preemptions_total": Known(("outcome",), "Sequences that gave up their memory and went back to the queue"),
@@ -37,6 +40,7 @@ COUNTERS = {
     "plait_state_restore_failures_total": Known(("state", "reason"), "States that failed a check of the restore"),
     "plait_checkpoint_skipped_total": Known(("reason",), "Checkpoints that were wanted and not taken"),
     "plait_evictions_total": Known(("kind", "reason"), "What the prefix tree gave up"),
+    "plait_pin_events_total": Known(("event",), "What became of pins"),
 }
 HISTOGRAMS = {
     "plait_queue_seconds": Known((), "From arrival in the engine to the end of the first step"),

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 
+from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.client import EngineClient, EngineDead, EngineInfo, EngineStats, QueueFull, RequestRefused
+from plait_engine.pin import PinOutcome
 from plait_engine.request import CacheReport, Delta, FinishReason, Request, TokenLogprobs
 
 Tokens = Callable[[Request, int], Sequence[int]]
@@ -57,6 +59,9 @@ class FakeEngine(EngineClient):
         self.requests: list[Request] = []
         self.aborted: list[tuple[str, int | None]] = []
         self.running: dict[str, set[int]] = {}
+        self.orders: list[CacheOrder] = []
+        self.cache_answer = CacheAnswer()
+        self.pin_outcome: PinOutcome | None = None
         self.steps = 0
         self.loaded = asyncio.Event()
         self.loaded.set()
@@ -90,6 +95,12 @@ class FakeEngine(EngineClient):
         if self.is_dead or not self.go.is_set():
             raise EngineDead("no answer")
         return self.current
+
+    async def cache_order(self, order: CacheOrder) -> CacheAnswer:
+        if self.is_dead or not self.go.is_set():
+            raise EngineDead("no answer")
+        self.orders.append(order)
+        return self.cache_answer
 
     async def shutdown(self) -> None:
         self.shut_down = True
@@ -171,6 +182,7 @@ class FakeEngine(EngineClient):
             prompt_logprobs=self._prompt_rows(request) if first == 0 else None,
             error=error,
             cache=self._report(request, index) if first == 0 else None,
+            pin=self.pin_outcome if first == 0 and index == 0 and request.pin is not None else None,
         )
 
     def _report(self, request: Request, index: int) -> CacheReport:

@@ -13,7 +13,9 @@ Moves = Callable[[list[UnitCopy]], None]
 
 
 class Compactor:
-    """Moves units that only the tree refers to, none of them leased. ``move`` copies, between steps, all at once."""
+    """Moves units that only the tree refers to, none of them leased but by a pin. ``move`` copies all at once, between
+    steps.
+    """
 
     def __init__(self, tree: PrefixTree, move: Moves) -> None:
         self.tree = tree
@@ -61,11 +63,11 @@ class Compactor:
         }
 
     def _movable(self) -> Iterator[tuple[GroupId, list[Granule]]]:
-        """What the tree holds without a lease. Units that were freed and taken by others behind its back are not."""
+        """What the tree holds without a lease but a pin's. Not units that were freed and taken by others since."""
         births = self.tree.ledger.births
         for node in self.tree.nodes():
-            holders = [] if node.leases else [(node.pages, node.births)]
-            if node.checkpoint is not None and not node.checkpoint.leases:
+            holders = [] if node.leases > node.pins else [(node.pages, node.births)]
+            if node.checkpoint is not None and node.checkpoint.leases == node.pinned:
                 holders.append((node.checkpoint.owned(), node.checkpoint.births))
             for owned, born in holders:
                 yield from ((group, units) for group, units in owned.items() if births(group, units) == born.get(group))

@@ -36,7 +36,10 @@ class Node:
     children: dict[int, "Node"] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     leases: int = 0
+    pins: int = 0
+    """Of these, how many are pins: nobody has the addresses because of them, so what only they hold may be moved."""
     pinned: bool = False
+    """Whether one of the pins is of this node itself, and not of one below."""
     hits: int = 0
     last_use: int = 0
     used_at: float = 0.0
@@ -59,6 +62,11 @@ class Node:
     @property
     def is_root(self) -> bool:
         return self.parent is None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is out of the tree."""
+        return self.parent is not None and self.parent.children.get(self.first) is not self
 
     def path(self) -> list["Node"]:
         """From the root's child down to this node."""

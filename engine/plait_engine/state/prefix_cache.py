@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plait_engine.pin import PinOutcome
 from plait_engine.sequence import Sequence
 from plait_engine.state.checkpoint import Checkpoint, StepReceipt, WindowPages
 from plait_engine.state.eviction import LearnedEvictor, branch_position
 from plait_engine.state.ledger import Demand, Ledger, Units
 from plait_engine.state.node import Node
+from plait_engine.state.pins import PinRefused, Pins
 from plait_engine.state.placement import Placement
 from plait_engine.state.restore import Flaw, Restore, find_flaw, reasons
 from plait_engine.state.resume_point import NO_MATCH, Match, ResumePoint
@@ -32,7 +34,15 @@ class PrefixCache:
     """Owns the tree. Where it is not ``enabled`` nothing is found, nothing is kept, and it costs nothing."""
 
     def __init__(
-        self, ledger: Ledger, copier: UnitCopier, placement: Placement, stats: Stats, *, fingerprint: str, enabled: bool
+        self,
+        ledger: Ledger,
+        copier: UnitCopier,
+        placement: Placement,
+        stats: Stats,
+        *,
+        fingerprint: str,
+        enabled: bool,
+        pin_slabs: int | None = None,
     ) -> None:
         self.ledger = ledger
         self.copier = copier
@@ -41,7 +51,8 @@ class PrefixCache:
         self.fingerprint = fingerprint
         self.enabled = enabled
         self.tree = PrefixTree(ledger)
-        self.evictor = LearnedEvictor(self.tree, count=self._evicted, move=copier.copy)
+        self.evictor = LearnedEvictor(self.tree, count=self.evicted, move=copier.copy)
+        self.pins = Pins(self.tree, stats, ledger.slabs.total // 4 if pin_slabs is None else pin_slabs)
         self._slot_demand: Demand = {g.id: g.units_per_slot for g in ledger.groups if not g.paged}
         self._condemned: list[Checkpoint] = []
         """Found broken while somebody else still has a lease on them."""
@@ -72,6 +83,8 @@ class PrefixCache:
                 "kind=checkpoint,reason=capacity",
                 "kind=leaf,reason=capacity",
                 "kind=leaf,reason=unreachable",
+                "kind=checkpoint,reason=dropped",
+                "kind=leaf,reason=dropped",
             ],
             "plait_preemptions_total": ["outcome=recomputed", "outcome=restored"],
         }.items():
@@ -87,7 +100,7 @@ class PrefixCache:
             units = self.ledger.take(demand)
         return units
 
-    def _evicted(self, kind: str, reason: str) -> None:
+    def evicted(self, kind: str, reason: str) -> None:
         self.stats.count("plait_evictions_total", labels=f"kind={kind},reason={reason}")
 
     # Going on from what is there --------------------------------------------------------------------------------------
@@ -243,6 +256,40 @@ class PrefixCache:
                 windows[group.id] = sequence.state.runs[group.id].window_at(position)
                 self.ledger.share(group.id, windows[group.id].pages)
         return windows
+
+    # Keeping it for longer --------------------------------------------------------------------------------------------
+
+    def refuse_pin(self, sequence: Sequence) -> None:
+        """Raises ``PinRefused`` when what the sequence asks to have pinned has no chance, before it is computed."""
+        if not self.enabled:
+            raise self.pins.refuse("prefix reuse is off on this server, so nothing can be pinned")
+        if sequence.prompt_length < 2:
+            raise self.pins.refuse("a prompt of one token is computed anyway: there is nothing to pin")
+        tokens = sequence.prompt_tokens[: self._pin_position(sequence)]
+        self.pins.refuse_hopeless(sequence.request.tenant, sequence.namespace, tokens)
+
+    def pin(self, sequence: Sequence) -> PinOutcome:
+        """The prompt of ``sequence`` is computed: pin what it asks for."""
+        order, wanted = sequence.request.pin, self._pin_position(sequence)
+        assert order is not None
+        points = self.tree.match(sequence.namespace, sequence.prompt_tokens).points  # Best, that is last, first.
+        at = next((point for point in points if point.position == wanted), points[0] if points else None)
+        try:
+            if at is None or at.position < wanted:
+                raise self.pins.refuse("there was no room for its state when it was computed; try again later")
+            tokens = sequence.prompt_tokens[: at.position]
+            pin = self.pins.pin(sequence.request.tenant, sequence.namespace, tokens, at, order)
+        except PinRefused as refusal:
+            return PinOutcome(None, str(refusal))
+        return PinOutcome(self.pins.report(pin))
+
+    @staticmethod
+    def _pin_position(sequence: Sequence) -> int:
+        """Where the order says, else at the last place that others can go on from."""
+        order, last = sequence.request.pin, sequence.prompt_length - 1
+        if order is not None and order.position is not None:
+            return min(order.position, last)
+        return max((mark for mark in sequence.request.marks if mark <= last), default=last)
 
     # Books ------------------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,11 @@ class PrefixTree:
                 points.append(ResumePoint(Position(min(node.end, usable)), node, None))
         return Match(known, tuple(points), bool(path) and known < path[-1].end)
 
+    def known_path(self, namespace: str, tokens: Tokens) -> list[Node]:
+        """Nodes that agree with ``tokens`` in at least one token, from the root's child down."""
+        root = self._roots.get(namespace)
+        return [] if root is None else self._walk(root, np.ascontiguousarray(tokens, np.int32))[0]
+
     def _walk(self, root: Node, tokens: Tokens) -> tuple[list[Node], int]:
         """Nodes that agree with ``tokens`` in at least one token, and in how many all of them together do."""
         path: list[Node] = []
@@ -117,7 +122,8 @@ class PrefixTree:
         assert node.parent is not None
         cut = (at - node.start) * TOKEN_BYTES
         upper = Node(node.parent, node.start, node.raw[:cut], namespace=node.namespace)
-        upper.last_use, upper.used_at, upper.leases, upper.hits = node.last_use, node.used_at, node.leases, node.hits
+        upper.last_use, upper.used_at, upper.hits = node.last_use, node.used_at, node.hits
+        upper.leases, upper.pins = node.leases, node.pins
         for group, pages in node.pages.items():
             span = page_span(self.ledger.groups[group])
             skipped = node.start // span
@@ -185,18 +191,19 @@ class PrefixTree:
         """Keep a resume point until it is unpinned, like a lease of its own."""
         if not point.node.pinned:
             point.node.pinned = True
-            self._hold(point, 1)
+            self._hold(point, 1, pins=1)
 
     def unpin(self, point: ResumePoint) -> None:
         if point.node.pinned:
             point.node.pinned = False
-            self._hold(point, -1)
+            self._hold(point, -1, pins=-1)
 
-    def _hold(self, point: ResumePoint, count: int) -> None:
+    def _hold(self, point: ResumePoint, count: int, pins: int = 0) -> None:
         if point.checkpoint is not None:
             point.checkpoint.leases += count
         for node in point.node.path():
             node.leases += count
+            node.pins += pins
             self._changed(node)
 
     def drop_checkpoint(self, node: Node) -> None:
@@ -231,7 +238,8 @@ class PrefixTree:
         return loose
 
     def detach_checkpoint(self, node: Node) -> None:
-        """Like ``drop_checkpoint``, but the checkpoint is the caller's from now on."""
+        """Like ``drop_checkpoint``, but the checkpoint is the caller's from now on, and no pin's."""
+        self.unpin(ResumePoint(Position(node.end), node, node.checkpoint))
         node.checkpoint = None
         self._changed(node)
         if self.needs_checkpoint:
