@@ -307,6 +307,20 @@ CONTROLS = (
         "self.tables.slots[group.id][:, rows]",
         "self.tables.slots[group.id][:, np.maximum(rows, 1)]",
     ),
+    Control(
+        "500 aborts on the demo leave the neighbours right",
+        "test_demo.py::five_hundred and plain",
+        f"{ENGINE}/state/ledger.py",
+        "                self._fill(group, addresses, 0)",
+        "                pass",
+    ),
+    Control(
+        "64 at once on the demo are answered as alone",
+        "test_demo.py::sixty_four and plain",
+        f"{ENGINE}/runner/builder.py",
+        "self.tables.slots[group.id][:, rows]",
+        "self.tables.slots[group.id][:, np.maximum(rows, 1)]",
+    ),
     # Sampling ---------------------------------------------------------------------------------------------------------
     Control(
         "a seed's stream does not depend on the batch",
@@ -558,7 +572,7 @@ def _fails(copy: Path, test: str) -> bool:
     file, words = test.split("::")
     paths = os.pathsep.join(str(copy / part) for part in ("server", "engine", "kernels", "."))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
-    command += ["--timeout", "60", f"tests/engine/{file}", "-k", words]
+    command += ["--timeout", "120", f"tests/engine/{file}", "-k", words]
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stdout[-2000:] + done.stderr[-2000:]
