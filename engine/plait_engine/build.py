@@ -141,7 +141,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
     )
     runner.settle_threads()
     overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
-    engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap)
+    engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap, config.audit_rate)
     info = EngineInfo(
         model=str(plan.folder),
         max_model_len=limits.max_model_len,

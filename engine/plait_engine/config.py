@@ -44,6 +44,7 @@ class EngineConfig:
     ``prefix_reuse``       reuse what was computed for a common prefix; off: nothing is kept and nothing found
     ``checkpoint_interval``  tokens between checkpoints inside long prompts
     ``pin_share``          of the arena, what pinned prefixes may hold at most
+    ``audit_rate``         share of hits that are computed again from nothing in idle time, and compared
     ``threads``            CPU threads of the engine process
     """
 
@@ -64,6 +65,7 @@ class EngineConfig:
     prefix_reuse: bool = True
     pin_share: float = 0.25
     checkpoint_interval: int | None = None
+    audit_rate: float = 0.0
     seed: int = 0
     poison: Poison = Poison.OFF
 
@@ -79,6 +81,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.pin_share <= 1:
             raise ConfigError(f"pin_share must be between 0 and 1, not {self.pin_share}")
+        if not 0.0 <= self.audit_rate <= 1.0:
+            raise ConfigError(f"audit_rate must be a share between 0 and 1, not {self.audit_rate}")
         if self.dtype not in ("auto", "bfloat16", "float16", "float32"):
             raise ConfigError(f"dtype must be auto, bfloat16, float16 or float32, not {self.dtype!r}")
         if self.state_dtype not in ("float32", "bfloat16", "float16"):

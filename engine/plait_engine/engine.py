@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Iterable
 
+from plait_engine.audit import Auditor
 from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.cache_report import cache_report
 from plait_engine.finish import End, finish_after
@@ -12,7 +13,7 @@ from plait_engine.request import Delta, FinishReason, Request
 from plait_engine.runner.grammars import Verdict
 from plait_engine.runner.runner import Launched, ModelRunner, Sampled
 from plait_engine.scheduler.scheduler import Scheduler
-from plait_engine.scheduler.step_plan import Row
+from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.sequence import Sequence
 from plait_engine.state.cache_orders import obey
 from plait_engine.state.checkpoint import StepReceipt
@@ -35,9 +36,17 @@ class Engine:
     Every sequence that was added ends with exactly one delta that has a finish reason, unless it was aborted.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: ModelRunner, eos_token_ids: Iterable[int], overlap: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        eos_token_ids: Iterable[int],
+        overlap: bool,
+        audit_rate: float = 0.0,
+    ) -> None:
         self.scheduler = scheduler
         self.runner = runner
+        self.auditor = Auditor(audit_rate, runner, scheduler.cache, scheduler.limits)
         self.stats = scheduler.cache.stats
         self.steps = 0
         """Steps committed since the start: what moves while the engine works."""
@@ -66,6 +75,7 @@ class Engine:
             sequence.seed = secrets.randbits(64) if request.sampling.seed is None else request.sampling.seed
             sequences.append(sequence)
         self._refuse_impossible(request, sequences[0])
+        self.auditor.defer()
         self._arrivals += request.n
         for sequence in sequences:
             self._sequences[request.id, sequence.index] = sequence
@@ -87,6 +97,10 @@ class Engine:
         self.scheduler.cache.pins.sweep_expired()
         return hopeless + (self._step_overlapped() if self._overlap else self._step_plain())
 
+    def audit(self) -> bool:
+        """One step of an audit of hits, while the engine is idle; False when there is nothing to audit, or no time."""
+        return self.idle and self.auditor.step()
+
     def _take_prepared(self) -> list[Delta]:
         """Sequences whose grammar is compiled enter the queue; those whose grammar is none end here."""
         deltas = []
@@ -101,17 +115,21 @@ class Engine:
         plan = self.scheduler.schedule()
         if not plan:
             return self._without_progress()
-        return self._commit(self.runner.launch(plan))
+        return self._commit(self._launch(plan))
 
     def _step_overlapped(self) -> list[Delta]:
         """Step N + 1 is planned and launched before step N's tokens are on the host."""
         before, self._launched = self._launched, None
         plan = self.scheduler.schedule() if before is None or not before.blocks_planning else None
         if plan:
-            self._launched = self.runner.launch(plan)
+            self._launched = self._launch(plan)
         elif before is None:
             return self._without_progress()
         return self._commit(before) if before else []
+
+    def _launch(self, plan: StepPlan) -> Launched:
+        self.auditor.watch(plan)
+        return self.runner.launch(plan)
 
     def _commit(self, launched: Launched) -> list[Delta]:
         """The only place where a step's effects become visible: positions, tokens, ends."""
@@ -125,6 +143,7 @@ class Engine:
             row.sequence.in_flight -= 1
             row.sequence.pending -= row.samples
             self._settle(row, launched, receipt)
+            self.auditor.settle(row)
             if row.sequence.finish is None and not row.sequence.tainted:
                 delta = self._extend(row, sampled.get(row.sequence))
                 if delta is not None:
@@ -272,7 +291,8 @@ class Engine:
 
     def gauges(self) -> Gauges:
         """The figures of this moment, those of the arena counted now."""
-        arena = arena_gauges(self.scheduler.cache, (s.state for s in self.scheduler.running))
+        running = (*(s.state.owned() for s in self.scheduler.running), *self.auditor.owned())
+        arena = arena_gauges(self.scheduler.cache, running)
         return {**self.stats.gauges, **arena, **self.scheduler.cache.pins.gauges()}
 
     def check(self) -> None:
@@ -284,4 +304,5 @@ class Engine:
         in_flight = [] if self._launched is None else self._launched.plan.rows
         emitting = (checkpoint.owned() for row in in_flight for checkpoint in row.emits)
         self.scheduler.cache.tree.check()
-        self.ledger.check((*(s.state.owned() for s in holders), *self.scheduler.cache.owned(), *emitting))
+        owned = (*(s.state.owned() for s in holders), *self.scheduler.cache.owned(), *emitting, *self.auditor.owned())
+        self.ledger.check(owned)

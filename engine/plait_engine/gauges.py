@@ -3,14 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from plait_engine.state.ledger import Ledger
+from plait_engine.state.ledger import Ledger, Units
 from plait_engine.state.prefix_cache import PrefixCache
-from plait_engine.state.sequence_state import SequenceState
 
 Gauges = dict[str, dict[str, float]]
 
 
-def arena_gauges(cache: PrefixCache, running: Iterable[SequenceState]) -> Gauges:
+def arena_gauges(cache: PrefixCache, running: Iterable[Units]) -> Gauges:
     """Running: what sequences and padding hold, also where the tree holds it too. Cached: what only the tree holds."""
     ledger = cache.ledger
     units = {True: defaultdict[str, float](float), False: defaultdict[str, float](float)}
@@ -33,9 +32,9 @@ def arena_gauges(cache: PrefixCache, running: Iterable[SequenceState]) -> Gauges
     }
 
 
-def _held(ledger: Ledger, running: Iterable[SequenceState]) -> dict[int, set[int]]:
+def _held(ledger: Ledger, running: Iterable[Units]) -> dict[int, set[int]]:
     held: dict[int, set[int]] = {group: set(units) for group, units in ledger.reserved.items()}
-    for state in running:
-        for group, units in state.owned().items():
+    for owned in running:
+        for group, units in owned.items():
             held[group].update(units)
     return held

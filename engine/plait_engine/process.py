@@ -38,6 +38,8 @@ from plait_engine.messages import (
 
 IDLE_POLL_MILLISECONDS = 200
 STUCK_SECONDS = 30.0
+QUIET_SECONDS = 0.2
+"""Nobody has come for so long: time to audit hits, one step at a time."""
 
 
 class EngineProcess:
@@ -49,7 +51,7 @@ class EngineProcess:
         self._socket.set_hwm(0)
         self._socket.connect(address)
         self._parent = parent
-        self._last_progress = time.monotonic()
+        self._last_progress = self._last_work = time.monotonic()
         self._steps = 0
 
     def run(self, config: EngineConfig) -> None:
@@ -58,6 +60,7 @@ class EngineProcess:
             self._send(Ready(built.info))
             while os.getppid() == self._parent and self._turn(built.engine):
                 pass
+            built.engine.auditor.defer()
         except Exception as error:  # Whatever it is, the front end must hear of it.
             traceback.print_exc()
             self._send(Failed(f"{type(error).__name__}: {error}"))
@@ -69,7 +72,8 @@ class EngineProcess:
         """Read what has come, then do one step. False: time to end."""
         if engine.idle:
             self._last_progress = time.monotonic()
-            self._socket.poll(IDLE_POLL_MILLISECONDS)
+            if self._last_progress - self._last_work < QUIET_SECONDS or not engine.audit():
+                self._socket.poll(IDLE_POLL_MILLISECONDS)
         while self._socket.poll(0):
             if not self._handle(engine, decode_to_engine(self._socket.recv())):
                 return False
@@ -78,7 +82,8 @@ class EngineProcess:
         if deltas:
             self._send(Deltas(deltas))
         if engine.steps > self._steps:
-            self._steps, self._last_progress = engine.steps, time.monotonic()
+            self._steps = engine.steps
+            self._last_progress = self._last_work = time.monotonic()
         return True
 
     def _handle(self, engine: Engine, message: ToEngine) -> bool:

@@ -38,6 +38,7 @@ COUNTERS = {
     "plait_prefix_unused_total": Known(("reason",), "Prompts of which nothing was known"),
     "plait_state_restores_total": Known(("state", "tier"), "States brought back for a resume point"),
     "plait_state_restore_failures_total": Known(("state", "reason"), "States that failed a check of the restore"),
+    "plait_hit_audits_total": Known(("result",), "Hits computed again from nothing, and compared"),
     "plait_checkpoint_skipped_total": Known(("reason",), "Checkpoints that were wanted and not taken"),
     "plait_evictions_total": Known(("kind", "reason"), "What the prefix tree gave up"),
     "plait_pin_events_total": Known(("event",), "What became of pins"),

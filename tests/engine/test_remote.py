@@ -317,3 +317,19 @@ async def test_an_engine_whose_parent_was_killed_ends_itself(folder: Path, momen
             parent.kill()
     gone, _ = psutil.wait_procs([child], timeout=20)
     assert gone
+
+
+async def test_hits_are_audited_when_nobody_comes(folder: Path) -> None:
+    engine = RemoteEngine(config_of(folder, audit_rate=1.0, max_model_len=200))
+    await engine.start()
+    await engine.wait_ready()
+    try:
+        prompt = prompt_of(30, seed=77)
+        for id in ("a1", "a2"):
+            await collect(engine.submit(ask(id, prompt, greedy(3))))
+        async with asyncio.timeout(60):
+            while not (await engine.stats()).counters["plait_hit_audits_total"]["result=match"]:
+                await asyncio.sleep(0.05)
+        assert (await engine.stats()).counters["plait_hit_audits_total"]["result=mismatch"] == 0
+    finally:
+        await engine.shutdown()

@@ -174,6 +174,7 @@ def tiny_engine(
     reuse: bool = False,
     interval: int = 16,
     grammars: Grammars | None = None,
+    audit_rate: float = 0.0,
 ) -> Engine:
     """An engine with memory for all it may run; ``slabs`` of ``slab_bytes`` (default: the largest unit) for less."""
     model = copy.deepcopy(tiny_model(name))
@@ -193,7 +194,7 @@ def tiny_engine(
     )
     limits = SchedulerLimits(budget, max_seqs, max_model_len)
     cache = PrefixCache(ledger, copier, Placement(interval), Stats(), fingerprint=name, enabled=reuse)
-    return Engine(Scheduler(limits, cache), runner, [EOS], overlap)
+    return Engine(Scheduler(limits, cache), runner, [EOS], overlap, audit_rate)
 
 
 class SmallSlabs(Ledger):

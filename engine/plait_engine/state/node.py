@@ -9,6 +9,7 @@ A border may lie inside a page; then both sides name a page that is filled back 
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,6 +77,14 @@ class Node:
             nodes.append(node)
             node = node.parent
         return nodes[::-1]
+
+    def subtree(self) -> Iterator["Node"]:
+        """This node and all below it."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
 
 
 def page_span(group: StateGroup) -> int:

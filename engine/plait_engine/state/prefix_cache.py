@@ -96,9 +96,13 @@ class PrefixCache:
     def take(self, demand: Demand) -> Units | None:
         """``demand`` from what is free, else from what is cached; None, and nothing lost, when that is not enough."""
         units = self.ledger.take(demand)
-        if units is None and self.enabled and self.evictor.make_room(demand):
+        if units is None and self.make_room(demand):
             units = self.ledger.take(demand)
         return units
+
+    def make_room(self, demand: Demand) -> bool:
+        """See that ``demand`` can be taken; False, and nothing lost, when even all that is cached is not enough."""
+        return self.evictor.make_room(demand) if self.enabled else self.ledger.can_take(demand)
 
     def evicted(self, kind: str, reason: str) -> None:
         self.stats.count("plait_evictions_total", labels=f"kind={kind},reason={reason}")
@@ -208,6 +212,18 @@ class PrefixCache:
             self._condemned.append(checkpoint)
             self.tree.detach_checkpoint(node)
         self._bury()
+
+    def quarantine(self, namespace: str, tokens: tuple[int, ...]) -> int:
+        """Something on the way to ``tokens`` gave a wrong answer, and nothing says which part of it: all of the way
+        goes, and all that hangs on it. Returns how many tokens are not known any more.
+        """
+        path = self.tree.known_path(namespace, np.array(tokens, np.int32))
+        if not path:
+            return 0
+        gone = sum(len(node.tokens) for node in path[0].subtree())
+        self._broken.append(path[0])
+        self._bury()
+        return gone
 
     def _bury(self) -> None:
         """What was found broken goes as soon as no lease holds it."""

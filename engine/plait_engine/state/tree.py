@@ -286,11 +286,9 @@ class PrefixTree:
     # Books -----------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[Node]:
-        stack = [child for root in self._roots.values() for child in root.children.values()]
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(node.children.values())
+        for root in self._roots.values():
+            for child in root.children.values():
+                yield from child.subtree()
 
     def owned(self) -> Iterator[Units]:
         """What the tree holds references on, node by node, for ``Ledger.check``."""

@@ -39,6 +39,7 @@ def serve(
     state_dtype: flags.StateDtype = None,
     page_size: flags.PageSize = None,
     threads: flags.Threads = None,
+    audit_rate: flags.AuditRate = None,
     api_key: flags.ApiKey = None,
     keys: flags.Keys = None,
     guard_metrics: flags.GuardMetrics = None,

@@ -20,6 +20,7 @@ MaxQueue = Annotated[int | None, typer.Option(help="Sequences that may wait befo
 PageSize = Annotated[int | None, typer.Option(help="Tokens in a page of keys and values.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, or auto.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.")]
+AuditRate = Annotated[float | None, typer.Option(help="Share of cache hits computed again in idle time, 0 to 1.")]
 
 # The server's.
 Host = Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default.")]

@@ -4,7 +4,10 @@ One for each of the design's 13 invariants and for each case; ``tests.engine.con
 """
 
 STATE, SCHEDULER, RUNNER = (f"engine/plait_engine/{part}" for part in ("state", "scheduler", "runner"))
-HITS, RACES, ACCOUNTS, DRILL = (f"reuse/test_{name}.py" for name in ("hits", "races", "accounts", "drill"))
+HITS, RACES, ACCOUNTS, DRILL, AUDIT = (
+    f"reuse/test_{name}.py" for name in ("hits", "races", "accounts", "drill", "audit")
+)
+ENGINE = "engine/plait_engine"
 
 REUSE = (
     (
@@ -245,5 +248,40 @@ REUSE = (
         f"{SCHEDULER}/hold.py",
         " or leader.namespace != sequence.namespace:",
         ":",
+    ),
+    (
+        "audit: a wrong answer is called one",
+        f"{AUDIT}::passes_every_check_is_caught",
+        f"{ENGINE}/audit.py",
+        "        if difference <= tolerance:",
+        "        if True:",
+    ),
+    (
+        "audit: what gave a wrong answer is out of use",
+        f"{AUDIT}::passes_every_check_is_caught",
+        f"{STATE}/prefix_cache.py",
+        "        self._broken.append(path[0])",
+        "        pass",
+    ),
+    (
+        "audit: logits that are no numbers are no match",
+        f"{AUDIT}::rounding_is_no_mismatch and granite",
+        f"{ENGINE}/audit.py",
+        "        if difference <= tolerance:",
+        "        if not difference > tolerance:",
+    ),
+    (
+        "audit: who comes meanwhile takes over",
+        f"{AUDIT}::who_comes_while and granite",
+        f"{ENGINE}/engine.py",
+        "        self.auditor.defer()",
+        "        pass",
+    ),
+    (
+        "audit: a restore that was found untrue is not the cache's answer",
+        f"{AUDIT}::gone_or_started_over",
+        f"{ENGINE}/audit.py",
+        "        if not row.sequence.tainted:",
+        "        if True:",
     ),
 )
