@@ -19,9 +19,10 @@ from plait_server.middleware.last_resort import LastResort
 from plait_server.middleware.networks import ClientNetworks
 from plait_server.middleware.request_id import RequestId
 from plait_server.middleware.root_path import RootPath
+from plait_server.pins import pin_configured
 from plait_server.protocol.errors import RESPONSES
 from plait_server.release import installed_version
-from plait_server.routes import chat, completions, health, metrics, models, tokenize
+from plait_server.routes import cache, chat, completions, health, metrics, models, tokenize
 from plait_server.text.model_text import ModelText
 
 CORS: dict[str, Any] = {
@@ -44,6 +45,7 @@ def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> F
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(front.health.wait_engine()), asyncio.create_task(front.health.watch())]
         tasks.append(asyncio.create_task(front.keys.watch(config.keys_seconds)))
+        tasks.append(asyncio.create_task(pin_configured(front)))
         try:
             yield
         finally:
@@ -56,7 +58,7 @@ def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> F
     app = FastAPI(title="Plait", version=installed_version(), lifespan=lifespan)
     app.state.front = front
     install_handlers(app)
-    for module in (completions, chat, models, tokenize, health, metrics):
+    for module in (completions, chat, models, tokenize, cache, health, metrics):
         app.include_router(module.router, responses=RESPONSES)
     # Added last is outermost.
     app.add_middleware(Guard, front=front)

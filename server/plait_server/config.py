@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
+from plait_server.configured_pins import ConfiguredPin
 from plait_server.reply.formats.choose import FORMATS
 
 REASONING = ("auto", "think", "none")
@@ -69,6 +70,8 @@ class ServerConfig:
     """How long a probe waits for a fresher answer; probes have short time-outs of their own."""
     scrape_seconds: float = 2.0
     """How long the metrics page waits for the engine's figures."""
+    pins: tuple[ConfiguredPin, ...] = ()
+    """Prefixes that are computed at start and stay."""
     log_level: str = "info"
     access_log: bool = False
 
@@ -94,5 +97,5 @@ class ServerConfig:
 
     def lines(self) -> list[str]:
         """One ``name = value`` line per option, for the log."""
-        shown = asdict(self) | ({} if self.api_key is None else {"api_key": "(set)"})
+        shown = asdict(self) | {"pins": len(self.pins)} | ({} if self.api_key is None else {"api_key": "(set)"})
         return [f"{name} = {(str(value) if isinstance(value, Path) else value)!r}" for name, value in shown.items()]

@@ -10,6 +10,7 @@ from secrets import token_hex
 from typing import Any
 
 from plait_engine.client import EngineClient, EngineError
+from plait_engine.pin import PinOrder, PinOutcome
 from plait_engine.request import CacheReport, Delta, FinishReason, Grammar, Request, SamplingParams, TokenLogprobs
 from plait_server.auth.keys import Key
 from plait_server.auth.limits import Limiter
@@ -36,6 +37,7 @@ class Job:
     grammar: Grammar | None = None
     marks: tuple[int, ...] = ()
     """Positions in the only prompt where later ones may go on from."""
+    pin: PinOrder | None = None
     offsets: tuple[int, ...] = ()
     """Per prompt, the length of text that precedes the generated one in the answer (echo)."""
 
@@ -50,6 +52,7 @@ class Part:
     cached_tokens: int = 0
     """Of the prompt, really skipped."""
     cache: CacheReport | None = None
+    pin: PinOutcome | None = None
 
     @property
     def written(self) -> int:
@@ -127,6 +130,7 @@ class Generation:
             cache_salt=job.cache_salt,
             marks=job.marks,
             grammar=job.grammar,
+            pin=job.pin,
         )
         end_ids = end_ids_of(self.engine.info.eos_token_ids, job.sampling)
         choices = [
@@ -157,6 +161,7 @@ class Generation:
             if delta.cache is not None and delta.index == 0:
                 part.cache = delta.cache
                 log.debug("%s: of %d prompt tokens %s", part.request.id, len(part.request.prompt), delta.cache)
+            part.pin = delta.pin or part.pin
             if choice.finished:
                 continue  # was on its way when a stop string ended the choice
             if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):

@@ -18,15 +18,18 @@ import pytest
 import pytest_asyncio
 
 from plait_engine import remote
+from plait_engine.cache_order import CacheOrder, CacheVerb
 from plait_engine.client import EngineDead, QueueFull, RequestRefused
 from plait_engine.config import EngineConfig, LoadFormat
 from plait_engine.llm import LLM
+from plait_engine.pin import PinOrder
 from plait_engine.remote import RemoteEngine
 from plait_engine.request import Delta, FinishReason
 from tests.engine.tiny import Answer, ask, greedy, prompt_of, seeded, write_folder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MAX_SEQS, MAX_QUEUE = 4, 20
+HOUR = PinOrder(ttl_seconds=3600.0)
 SETTINGS = {"page_size": 4, "max_batch_tokens": 16, "memory_bytes": 1 << 27, "load_format": LoadFormat.RANDOM}
 
 
@@ -84,6 +87,33 @@ async def test_answers_are_those_of_the_engine_in_this_process(engine: RemoteEng
     expected = local.generate([r.prompt for r in requests], [r.sampling for r in requests])
     assert [answer[0].tokens for answer in answers] == [completion.token_ids for completion in expected]
     assert all(answer[0].finish is FinishReason.LENGTH for answer in answers)
+
+
+async def test_pins_and_what_is_cached_go_through_messages(engine: RemoteEngine) -> None:
+    prompt = prompt_of(40, seed=77)
+    deltas = [d async for some in engine.submit(ask("pin", prompt, greedy(0), tenant="p", pin=HOUR)) for d in some]
+    outcome = deltas[0].pin
+    assert outcome is not None
+    assert outcome.pin is not None
+    assert outcome.pin.tokens == 39
+    shown, theirs = await asyncio.gather(*(engine.cache_order(CacheOrder(tenant=t)) for t in ("p", "q")))
+    assert [pin.id for pin in shown.pins] == [outcome.pin.id]
+    assert shown.tokens >= 39
+    assert (theirs.tokens, theirs.pins) == (0, ())
+    with pytest.raises(RequestRefused, match="cannot be pinned"):
+        await collect(engine.submit(ask("short", prompt_of(1), greedy(0), pin=HOUR)))
+    off = await engine.cache_order(CacheOrder(tenant="p", verb=CacheVerb.UNPIN, pin=outcome.pin.id))
+    assert off.pins == ()
+    dropped = await engine.cache_order(CacheOrder(tenant="p", verb=CacheVerb.DROP))
+    assert (dropped.tokens, dropped.dropped_tokens) == (0, shown.tokens)
+
+
+async def test_an_idle_engine_lets_go_of_what_is_over(engine: RemoteEngine) -> None:
+    await collect(engine.submit(ask("brief", prompt_of(30), greedy(0), tenant="t", pin=PinOrder(ttl_seconds=0.2))))
+    async with asyncio.timeout(10):
+        while (await engine.stats()).gauges["plait_pins"][""]:
+            await asyncio.sleep(0.05)
+    assert (await engine.stats()).counters["plait_pin_events_total"]["event=expired"] == 1
 
 
 async def test_every_index_of_a_request_ends(engine: RemoteEngine) -> None:

@@ -56,18 +56,6 @@ async def test_offsets_must_be_in_the_shortest_of_several_prompts(client: httpx.
     assert (await complete(client, prompt=prompts, plait={"checkpoint": [5]})).status_code == 400
 
 
-async def test_a_pin_is_refused_and_not_forgotten(client: httpx.AsyncClient) -> None:
-    answer = await complete(client, plait={"pin": True})
-    assert answer.status_code == 400
-    assert answer.json()["error"] | {"message": ""} == {
-        "message": "",
-        "type": "invalid_request_error",
-        "param": "plait.pin",
-        "code": "unsupported_parameter",
-    }
-    assert (await complete(client, plait={"pin": False})).status_code == 200
-
-
 @pytest.mark.parametrize("wrong", [{"color": 1}, 3, [], {"explain_cache": 1}, {"pin": "no"}])
 async def test_an_unknown_or_wrong_extension_is_refused(client: httpx.AsyncClient, wrong: object) -> None:
     assert (await complete(client, plait=wrong)).status_code == 400

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from plait_engine.pin import PinOutcome
+from plait_server.answers.pin import report_fields
 from plait_server.generation import Generation
 
 NOTHING: Mapping[str, Any] = {}
@@ -22,4 +24,11 @@ def explanation(generation: Generation) -> dict[str, Any]:
         "reason": report.reason,
         "checkpoints": report.checkpoints,
     }
-    return {"plait": {"cache": cache}}
+    return {"plait": {"cache": cache} | _pin(part.pin)}
+
+
+def _pin(outcome: PinOutcome | None) -> dict[str, Any]:
+    """What became of the pin that was asked for; nothing when none was."""
+    if outcome is None:
+        return {}
+    return {"pin": {"refused": outcome.refusal} if outcome.pin is None else report_fields(outcome.pin)}

@@ -12,6 +12,7 @@ import yaml
 from plait_engine.config import ConfigError, EngineConfig, LoadFormat, parse_bytes
 from plait_engine.demo_model import DEMO_FOLDER
 from plait_server.config import ServerConfig
+from plait_server.configured_pins import configured_pins
 
 RENAMED = {
     "memory": "memory_bytes",
@@ -80,6 +81,8 @@ def typed(kind: type, values: dict[str, Any]) -> dict[str, Any]:
 def convert(name: str, value: Any, wanted: Any) -> Any:
     if name == "memory_bytes":
         return parse_bytes(value)
+    if name == "pins":
+        return configured_pins(value)
     if get_origin(wanted) is tuple:
         return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)
     if Path in get_args(wanted) and isinstance(value, str | Path):

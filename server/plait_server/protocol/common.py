@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from plait_engine.pin import PinOrder
 from plait_server.errors import bad
 from plait_server.protocol.body import Body
 from plait_server.protocol.extensions import Extensions
@@ -81,7 +82,12 @@ class GenerationBody(StructuredFields):
 
     @property
     def explain_cache(self) -> bool:
-        return bool(self.plait and self.plait.explain_cache)
+        """Who pins is told what became of it, in the same place."""
+        return bool(self.plait and (self.plait.explain_cache or self.plait.pin))
+
+    @property
+    def pin(self) -> PinOrder | None:
+        return self.plait.pin_order() if self.plait else None
 
     @property
     def include_usage(self) -> bool:

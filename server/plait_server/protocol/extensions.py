@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import Field, PlainValidator, WithJsonSchema
 
-from plait_server.errors import bad
+from plait_engine.pin import PinOrder
 from plait_server.protocol.body import Body
 from plait_server.protocol.values import is_int
 
 MAX_CHECKPOINTS = 16
+DEFAULT_TTL_SECONDS = 3_600.0
 
 
 def offsets(value: Any) -> tuple[int, ...]:
@@ -36,12 +37,11 @@ Offsets = Annotated[
 
 class Extensions(Body):
     checkpoint: Offsets = Field((), description="Positions from which later prompts will go on.")
-    pin: bool | None = None
+    pin: bool | None = Field(None, description="Keep the prompt in the cache for an hour.")
     explain_cache: bool | None = Field(None, description="Say in the answer what was reused, and why not more.")
 
-    @model_validator(mode="after")
-    def no_pins_yet(self) -> "Extensions":
-        if self.pin:
-            message = "this server cannot pin what is cached yet; leave it out"
-            raise bad("plait.pin", message, "unsupported_parameter")
-        return self
+    def pin_order(self) -> PinOrder | None:
+        """Pinned is what lies before the last of the positions that were asked for; without any, the prompt."""
+        if not self.pin:
+            return None
+        return PinOrder(ttl_seconds=DEFAULT_TTL_SECONDS, position=max(self.checkpoint, default=None))

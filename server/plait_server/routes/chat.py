@@ -69,6 +69,7 @@ async def job_of(front: FrontEnd, body: ChatBody, call: Call, text: str, reply: 
         cache_salt=body.cache_salt or "",
         grammar=await front.grammars.check(*grammar_of(front, body, reply)),
         include_stop=bool(body.include_stop_str_in_output),
+        pin=body.pin,
         marks=await chat_checkpoints(front, body, body.plait, text, prompt, **body.template_kwargs),
         skip_special_tokens=body.skip_special_tokens is not False,
         shown_ids=reply.shown_ids(front.text.tokenizer),

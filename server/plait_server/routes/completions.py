@@ -46,7 +46,7 @@ async def job_of(front: FrontEnd, body: CompletionBody, call: Call) -> Job:
     if len(body.prompt) * body.choices > most:
         raise bad("n", f"prompts times n is {len(body.prompt) * body.choices}; at most {most} are allowed")
     if body.explain_cache and len(body.prompt) > 1:
-        raise bad("plait.explain_cache", "explains one prompt; send prompts one by one")
+        raise bad("plait", "pin and explain_cache are for one prompt; send prompts one by one")
     add_special_tokens = body.add_special_tokens is not False
     prompts = [await prompt_ids(front, prompt, add_special_tokens=add_special_tokens) for prompt in body.prompt]
     longest = max(map(len, prompts))
@@ -66,6 +66,7 @@ async def job_of(front: FrontEnd, body: CompletionBody, call: Call) -> Job:
         cache_salt=body.cache_salt or "",
         grammar=await front.grammars.check(body.grammar, body.grammar_param),
         include_stop=bool(body.include_stop_str_in_output),
+        pin=body.pin,
         marks=asked_checkpoints(body.plait, prompts),
         skip_special_tokens=body.skip_special_tokens is not False,
         offsets=tuple(map(len, echoes(front, body, prompts))),
