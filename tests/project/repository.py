@@ -89,7 +89,9 @@ def plait_commands() -> dict[str, Any]:
 
 
 def flags_of(command: Any) -> set[str]:
-    return {
+    """Those of a group are its commands'."""
+    below = set().union(*map(flags_of, getattr(command, "commands", {}).values()))
+    return below | {
         name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
         if name.startswith("-")
     }  # fmt: skip

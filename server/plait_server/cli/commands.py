@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from plait_server.cli import flags
+from plait_server.cli import bench, flags
 
 if TYPE_CHECKING:
     from plait_server.cli.options import Options
@@ -18,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 
 
 @app.command()
