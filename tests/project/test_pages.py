@@ -95,6 +95,15 @@ def test_readme_sdk_example_gets_answers(served: str, tmp_path: Path) -> None:
     assert all(line.split("->")[1].strip() for line in lines), result.stdout
 
 
+def test_langchain_example_gets_an_answer(served: str, tmp_path: Path) -> None:
+    (block,) = code_blocks(ROOT / "docs/clients.md", "python")
+    script = tmp_path / "example.py"
+    script.write_text(block.replace("http://localhost:8000", served))
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "Teluk"
+
+
 def test_offline_example_runs(tmp_path: Path) -> None:
     if not (PACKAGES["plait_engine"] / "demo/config.json").exists():
         pytest.skip("the demo model does not exist yet")

@@ -20,8 +20,9 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 
 def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments are an object, whatever the client's schema leaves open."""
-    return {"type": "object", **schema}
+    """Arguments are an object, of what the function declares: where a schema leaves more open, nobody would read it."""
+    closed = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
+    return {"type": "object", **closed, **schema}
 
 
 def text_until(rule: str, closer: str, expression: str = ANYTHING) -> str:
