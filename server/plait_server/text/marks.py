@@ -1,6 +1,6 @@
 """Where in a chat prompt a checkpoint is worth keeping: positions that later prompts will share.
 
-- the end of the system prompt, which other conversations begin with too;
+- the end of what other conversations begin with too: the system prompt, the tools;
 - the *stable point*: just before the assistant opener. The next turn's rendering keeps everything up to there, whatever
   the template does to replies (it may drop reasoning, trim, or tokenize them otherwise).
 """
@@ -14,6 +14,13 @@ from plait_server.text.tokenizer import TextTokenizer
 
 REMEMBERED = 256
 """Openers and system prompts whose tokens are kept: they come again and again."""
+PROBE = "\ue000probe\ue000"
+"""Stands for what is not known yet, or is other in each conversation."""
+LEAST_BEGINNING = 32
+"""Tokens: what a template puts in front of every conversation by itself is worth a checkpoint from here on."""
+
+Messages = Sequence[Mapping[str, Any]]
+Kwargs = Mapping[str, Any]
 
 
 class ChatMarks:
@@ -23,36 +30,62 @@ class ChatMarks:
         self._template = template
         self._tokens = lru_cache(REMEMBERED)(lambda text: tokenizer.encode(text, add_special_tokens=False))
 
-    def of(
-        self, messages: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any], text: str, ids: Sequence[int]
-    ) -> tuple[int, ...]:
+    def of(self, messages: Messages, kwargs: Kwargs, text: str, ids: Sequence[int]) -> tuple[int, ...]:
         """Positions in ``ids``, the tokens of ``text``, the conversation rendered with an opener for the reply."""
-        marks = (self._system_end(messages, kwargs, text, ids), self._stable_point(messages, kwargs, text, ids))
+        marks = (self._beginning(messages, kwargs, ids), self._stable_point(messages, kwargs, text, ids))
         return tuple(sorted({mark for mark in marks if mark is not None and 0 < mark < len(ids)}))
 
-    def _stable_point(
-        self, messages: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any], text: str, ids: Sequence[int]
-    ) -> int | None:
+    def _stable_point(self, messages: Messages, kwargs: Kwargs, text: str, ids: Sequence[int]) -> int | None:
         closed = self._render(messages, kwargs)
-        if closed is None or not text.startswith(closed):
+        later = self._render([*messages, _said("assistant"), _said("user")], kwargs)
+        kept = len(text) if later is None else _common(text, later)
+        if closed is not None and text.startswith(closed) and len(closed) <= kept:
+            return self._position(text, len(closed), ids)
+        if later is None:
             return None
-        opener = self._tokens(text[len(closed) :])
-        return len(ids) - len(opener) if list(ids[len(ids) - len(opener) :]) == opener else None
+        # Not a border of turns: the last token may be another one when other text follows.
+        position = self._position(text, kept, ids)
+        return None if position is None else position - 1
 
-    def _system_end(
-        self, messages: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any], text: str, ids: Sequence[int]
-    ) -> int | None:
-        if len(messages) < 2 or messages[0].get("role") not in ("system", "developer"):
-            return None
-        system = self._render(messages[:1], kwargs)
-        if not system or not text.startswith(system):
-            return None
-        tokens = self._tokens(system)
-        start = next((at for at in (0, 1) if list(ids[at : at + len(tokens)]) == tokens), None)
-        return None if start is None else start + len(tokens)  # A tokenizer may put a token of its own in front.
+    def _position(self, text: str, chars: int, ids: Sequence[int]) -> int | None:
+        """Tokens up to there, known from the tokens of the rest, which is short and comes again and again."""
+        rest = self._tokens(text[chars:])
+        return len(ids) - len(rest) if list(ids[len(ids) - len(rest) :]) == rest else None
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> str | None:
+    def _beginning(self, messages: Messages, kwargs: Kwargs, ids: Sequence[int]) -> int | None:
+        """Up to where the text of the first message begins that is other in each conversation."""
+        known = 1 if messages[0].get("role") in ("system", "developer") else 0
+        if known == len(messages):
+            return None
+        rendered = self._render([*messages[:known], _said(str(messages[known].get("role")))], kwargs)
+        beginning, probe, _ = (rendered or "").partition(PROBE)
+        if not probe:
+            return None
+        tokens = self._tokens(beginning)
+        if not known and not kwargs.get("tools") and len(tokens) < LEAST_BEGINNING:
+            return None
+        # A tokenizer may put a token of its own in front; and the last token here may be another one there.
+        same = max(_common(tokens, ids[front : front + len(tokens)]) + front for front in (0, 1))
+        return same if same >= len(tokens) - 1 else None
+
+    def _render(self, messages: Messages, kwargs: Kwargs) -> str | None:
         try:
             return self._template.render(messages, add_generation_prompt=False, kwargs=kwargs)
         except TemplateFailed:
             return None
+
+
+def _said(role: str) -> dict[str, Any]:
+    return {"role": role, "content": PROBE}
+
+
+def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """In how many first elements two sequences agree: by bisection, so that the comparing is done in C."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

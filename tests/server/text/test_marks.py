@@ -42,7 +42,8 @@ def test_other_conversations_share_the_system_prompt_up_to_its_mark(tokenizer: T
     assert len(marks) == 2
     other = template.render([TALK[0], {"role": "user", "content": "Good morning"}])
     assert tokenizer.encode(other, add_special_tokens=False)[: marks[0]] == ids[: marks[0]]
-    assert tokenizer.decode(ids[: marks[0]]) == template.render(TALK[:1], add_generation_prompt=False)
+    beginning = template.render(TALK[:1], add_generation_prompt=False)
+    assert tokenizer.decode(ids[: marks[0]]).startswith(beginning), "and the opener of a question, which is the same"
 
 
 def test_without_a_system_prompt_there_is_only_the_stable_point(tokenizer: TextTokenizer) -> None:
