@@ -366,7 +366,7 @@ def decodes(sequences: tuple[int, ...] = (1, 32, 256)) -> Iterator[Case]:
         yield shape.case(model, "decode 32x4096", 32, 4095)
 
 
-def products(rows: tuple[int, ...] = (1, 16, 32)) -> Iterator[Case]:
+def products(rows: tuple[int, ...] = (1, 32, 64)) -> Iterator[Case]:
     for n in rows:
         for model, shapes in (("M1", M1_PRODUCTS), ("M2", M2_PRODUCTS), ("M3", M3_PRODUCTS)):
             for ins, outs in shapes:

@@ -23,6 +23,7 @@ from plait_engine.models.registry import build_model
 from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.runner import ModelRunner
+from plait_engine.runner.warm_up import warm_up
 from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from plait_engine.state.arena import Arena
 from plait_engine.state.ledger import Ledger
@@ -115,7 +116,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
     arena = Arena(memory.arena_bytes, plan.device)
     ledger = Ledger(arena, memory.groups, config.poison)
     plan.model.bind(bind_states(plan.model.plan, arena))
-    copier = UnitCopier(arena, memory.groups)
+    copier = UnitCopier(arena, memory.groups, plan.kernels.copy_units)
     placement = Placement.for_groups(memory.groups)
     if config.checkpoint_interval is not None:
         placement = Placement(config.checkpoint_interval)
@@ -140,6 +141,8 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
         grammars=Grammars.of_folder(plan.folder, plan.model.vocab_size, plan.eos_token_ids),
     )
     runner.settle_threads()
+    if plan.device.type == "cuda":
+        warm_up(runner, ledger.reserved, limits, progress)
     overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
     engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap, config.audit_rate)
     info = EngineInfo(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,10 +10,13 @@ import torch
 
 from plait_kernels.causal_conv import CausalConv
 from plait_kernels.causal_conv.reference import causal_conv
+from plait_kernels.copy_units import CopyUnits
+from plait_kernels.copy_units.reference import copy_units
 from plait_kernels.cpu.build import Build, BuildError, Target, target
 from plait_kernels.cpu.kernels import compiled_ops
 from plait_kernels.cpu.library import DTYPES, Library
-from plait_kernels.cpu.tape import NotReplayableError, Recording, record
+from plait_kernels.cpu.tape import record
+from plait_kernels.cuda.graph import capture
 from plait_kernels.gated_activation import GatedActivation
 from plait_kernels.gated_activation.reference import gated_activation
 from plait_kernels.gated_delta_rule import GatedDeltaRule
@@ -25,12 +29,15 @@ from plait_kernels.norm import AddRmsNorm, GatedRmsNorm, RmsNorm
 from plait_kernels.norm.reference import add_rms_norm, gated_rms_norm, rms_norm
 from plait_kernels.paged_attention import PagedAttention
 from plait_kernels.paged_attention.reference import paged_attention
+from plait_kernels.qk_rotary import QkRotary
+from plait_kernels.recording import NotReplayableError, Recording
 from plait_kernels.rotary import Rotary
 from plait_kernels.rotary.reference import rotary
 from plait_kernels.sampling import ComputeLogprobs, Penalise, Sample
 from plait_kernels.sampling.reference import logprobs, penalise, sample
 from plait_kernels.ssd import Ssd
 from plait_kernels.ssd.reference import ssd
+from plait_kernels.tuning import device_slug, table_of
 
 T = TypeVar("T")
 
@@ -64,7 +71,12 @@ class Kernels:
     sample: Sample = sample
     penalise: Penalise = penalise
     logprobs: ComputeLogprobs = logprobs
+    copy_units: CopyUnits = copy_units
+    qk_rotary: QkRotary | None = None
+    """Norms and rotary of queries and keys in one launch, where launches are dear; None: op by op."""
     choices: dict[str, Choice] = field(default_factory=dict)
+    graphs: bool = False
+    """Whether steps can be captured as CUDA graphs."""
     _build: Build | None = None
     _library: Library | None = None
     _threads: int | None = None
@@ -106,9 +118,12 @@ class Kernels:
     def record(self, step: Callable[[], T]) -> Recording[T]:
         """Run ``step`` and keep its calls, to be made again without Python in between: see ``plait_kernels.cpu.tape``.
 
-        For decode steps whose inputs always lie in the same tensors, like a captured graph on a GPU. Raises
-        ``NotReplayableError`` where there are no compiled kernels, or where the step's course depends on values.
+        For decode steps whose inputs always lie in the same tensors; on a GPU a captured graph
+        (``plait_kernels.cuda.graph``). Raises ``NotReplayableError`` where there are no compiled kernels, or where the
+        step's course depends on values.
         """
+        if self.graphs:
+            return capture(step)
         if self._library is None:
             raise NotReplayableError("no compiled kernels")
         return record(self._library, step)
@@ -140,7 +155,11 @@ class Kernels:
             self.choices[name] = Choice("reference", reason)
 
 
-OPS = tuple(item.name for item in fields(Kernels) if item.name != "choices" and not item.name.startswith("_"))
+OPS = tuple(
+    item.name
+    for item in fields(Kernels)
+    if item.name not in ("choices", "graphs", "qk_rotary") and not item.name.startswith("_")
+)
 
 
 def select(device: torch.device, dtype: torch.dtype) -> Kernels:
@@ -149,6 +168,8 @@ def select(device: torch.device, dtype: torch.dtype) -> Kernels:
     On the CPU the compiled ones come at once from the user's cache, or with a later ``upgrade`` when they must be
     built first; until then, and where they cannot be built, the references work.
     """
+    if device.type == "cuda":
+        return _for_cuda(device)
     kernels = Kernels()
     if device.type != "cpu" or dtype not in DTYPES:
         kernels._stay(f"plain PyTorch, runs everywhere; nothing faster for {dtype} on {device.type}")
@@ -163,4 +184,24 @@ def select(device: torch.device, dtype: torch.dtype) -> Kernels:
             kernels._stay(f"plain PyTorch until {Path(wanted.compiler).name} has built the compiled ops")
     except BuildError as error:
         kernels._stay(f"plain PyTorch: {error}")
+    return kernels
+
+
+def _for_cuda(device: torch.device) -> Kernels:
+    """Triton where it is installed. Mixer steps that join convolution, recurrence and norm in one kernel exist, but
+    inside a captured graph the separate kernels were faster at every batch size (docs/performance.md), so they are not
+    chosen."""
+    kernels = Kernels()
+    if find_spec("triton") is None:
+        kernels._stay(f"plain PyTorch, runs everywhere; triton is not installed for {device.type}")
+        return kernels
+    from plait_kernels.qk_rotary.triton import qk_rotary
+    from plait_kernels.triton_ops import IMPLEMENTATIONS
+
+    slug = device_slug(device)
+    reason = f"configurations measured on {slug}" if table_of(slug) else f"safe defaults: {slug} was not measured"
+    for name, op in {**IMPLEMENTATIONS, "qk_rotary": qk_rotary}.items():
+        setattr(kernels, name, op)
+        kernels.choices[name] = Choice("triton", reason)
+    kernels.graphs = True
     return kernels

@@ -33,6 +33,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     "sample": sample,
     "penalise": penalise,
     "logprobs": logprobs,
+    "copy_units": copy_units,
 }
 """The ops of ``Kernels``."""
 
@@ -40,6 +41,5 @@ JOINED: dict[str, Callable[..., Any]] = {
     "qk_rotary": qk_rotary,
     "gdn_step": gdn_step,
     "mamba2_step": mamba2_step,
-    "copy_units": copy_units,
 }
-"""Ops that join several into one launch, and copies; ``Kernels`` does not have them yet."""
+"""Ops that join several into one launch."""

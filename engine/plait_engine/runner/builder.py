@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from plait_engine.runner.batch import SlotTable, StepBatch
 from plait_engine.runner.rows import RowTables
+from plait_engine.runner.upload import Upload
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.state.checkpoint import Checkpoint
 from plait_engine.state.spec import StateGroup
@@ -19,31 +19,44 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Pending:
+    """Tokens that an uncommitted step samples: int64 ``[pending]`` places in the flat batch, and rows of the tables."""
+
+    places: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True)
 class BuiltBatch:
     """A batch, and which of its rows' tokens the host does not know yet.
 
-    ``pending`` are (place in the flat batch, row of the tables) of tokens that an uncommitted step samples.
-    ``sampled`` are the plan's rows that sample, in the order of ``batch.logit_rows``.
+    ``sampled`` are the plan's rows that sample, in the order of ``batch.logit_rows``; ``sampled_rows`` int64 are their
+    rows of the tables.
     """
 
     batch: StepBatch
-    pending: tuple[tuple[int, int], ...]
+    pending: Pending | None
     sampled: tuple[Row, ...]
+    sampled_rows: Tensor
 
 
 class BatchBuilder:
-    """Turns plans into batches on ``device``; decode rows are padded to a multiple of ``padding``."""
+    """Turns plans into batches behind ``upload``; decode rows are padded to a multiple of ``padding``."""
 
-    def __init__(self, tables: RowTables, device: torch.device, padding: int) -> None:
+    def __init__(self, tables: RowTables, upload: Upload, padding: int) -> None:
         self.tables = tables
-        self.device = device
+        self.upload = upload
         self.padding = padding
 
     def build(self, plan: StepPlan, decode_rows: int = 0) -> BuiltBatch:
         """Decodes are padded to at least ``decode_rows`` rows."""
         decodes = plan.decodes
-        pads = max(decode_rows - decodes, -decodes % self.padding)
+        pads = self.padded(decodes, decode_rows) - decodes
         return self._built([*plan.rows[:decodes], *[None] * pads, *plan.rows[decodes:]], decodes + pads)
+
+    def padded(self, decodes: int, decode_rows: int) -> int:
+        """How many rows ``decodes`` decodes take when at least ``decode_rows`` are wanted."""
+        return max(decode_rows, decodes + -decodes % self.padding)
 
     def padding_rows(self, rows: int) -> StepBatch:
         """A decode step of padding rows and nothing else, all of whose logits are wanted."""
@@ -79,8 +92,10 @@ class BatchBuilder:
         token_ids, pending = self._tokens(layout, borders)
         sampled = [(int(borders[i + 1]) - 1, row) for i, row in enumerate(layout) if row and row.samples]
         logit_rows = self._put(np.array([place for place, _ in sampled], np.int64))
+        rows = self._put(np.array([row.sequence.row for _, row in sampled], np.int64))
         batch = StepBatch(token_ids, segments, groups, logit_rows)
-        return BuiltBatch(batch, pending, tuple(row for _, row in sampled))
+        self.upload.send()
+        return BuiltBatch(batch, pending, tuple(row for _, row in sampled), rows)
 
     def _chunks(
         self, layout: list[Row | None], borders: Int64, first: int
@@ -116,16 +131,19 @@ class BatchBuilder:
         writes = table[sequence_of, positions // size].astype(np.int64)
         return Pages(self._put(table), self._put(writes), self._put(positions % size), size)
 
-    def _tokens(self, layout: list[Row | None], borders: Int64) -> tuple[Tensor, tuple[tuple[int, int], ...]]:
+    def _tokens(self, layout: list[Row | None], borders: Int64) -> tuple[Tensor, Pending | None]:
         ids: list[int] = []
-        pending: list[tuple[int, int]] = []
+        places: list[int] = []
+        rows: list[int] = []
         for i, row in enumerate(layout):
             known = [0] if row is None else row.sequence.tokens[row.start : row.end]
             if row is not None and len(known) < row.count:
-                pending.append((int(borders[i + 1]) - 1, row.sequence.row))
+                places.append(int(borders[i + 1]) - 1)
+                rows.append(row.sequence.row)
                 known = [*known, 0]
             ids.extend(known)
-        return self._put(np.array(ids, np.int64)), tuple(pending)
+        pending = Pending(*(self._put(np.array(part, np.int64)) for part in (places, rows))) if places else None
+        return self._put(np.array(ids, np.int64)), pending
 
     def _put(self, array: NDArray[np.int32] | Int64) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
+        return self.upload.put(array)

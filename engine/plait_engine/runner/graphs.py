@@ -1,11 +1,10 @@
 """Decode steps that are recorded once for a number of rows and replayed: no Python between their kernels.
 
-A recording works on tensors of its own. Replaying copies a batch into them, runs, and leaves the logits in a tensor of
-its own, valid until the next replay. Recording runs the step once, on padding rows only, so that nobody's state moves.
+Recordings read one set of tensors, the desk, into which replaying copies a batch. Their results are valid until the
+next replay. Recording runs the step on padding rows only, so that nobody's state moves.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 import torch
@@ -13,10 +12,14 @@ from torch import Tensor
 
 from plait_engine.models.base import Model
 from plait_engine.runner.batch import SlotTable, StepBatch
-from plait_kernels.cpu.tape import NotReplayableError, Recording
+from plait_engine.runner.rows import RowTables
+from plait_kernels.recording import NotReplayableError, Recording
 from plait_kernels.segments import Segments
 from plait_kernels.select import Kernels
 from plait_kernels.storage import Pages
+
+Padding = Callable[[int], StepBatch]
+"""A decode step of so many padding rows and nothing else."""
 
 
 def ladder(rows: int) -> int:
@@ -35,84 +38,105 @@ class _NotOnHost(tuple[int, ...]):
         raise NotReplayableError("the step looks at lengths on the host")
 
 
-@dataclass(frozen=True)
-class _Graph:
-    batch: StepBatch
-    recording: Recording[Tensor]
+class Desk:
+    """Where recordings find their inputs: room for the most rows; a recording of fewer has the first ones.
 
-    def replay(self, fresh: StepBatch) -> Tensor:
-        for own, new in zip(_tensors(self.batch), _tensors(fresh), strict=True):
-            own.copy_(new)
-        self.recording.run()
-        return self.recording.result
+    Page tables are as wide as the longest sequence needs. What is behind a sequence's pages is never looked at, so it
+    may be left from earlier steps.
+    """
+
+    def __init__(self, padding: StepBatch, widths: tuple[int, ...]) -> None:
+        groups = tuple(
+            _wide(group, width) if isinstance(group, Pages) else SlotTable(group.rows.clone())
+            for group, width in zip(padding.groups, widths, strict=True)
+        )
+        self._all = StepBatch(padding.token_ids.clone(), padding.segments, groups, padding.logit_rows)
+
+    def batch(self, rows: int) -> StepBatch:
+        """The first ``rows`` rows as a decode step whose lengths only the device knows."""
+        old = self._all.segments
+        segments = Segments(
+            decodes=rows,
+            starts=old.starts[: rows + 1],
+            lengths=old.lengths[:rows],
+            positions=old.positions[:rows],
+            sequence_of=old.sequence_of[:rows],
+            starts_host=old.starts_host[: rows + 1],
+            lengths_host=_NotOnHost(old.lengths_host[:rows]),
+            chunks=(),
+        )
+        groups = tuple(_first(group, rows) for group in self._all.groups)
+        return StepBatch(self._all.token_ids[:rows], segments, groups, self._all.logit_rows[:rows])
+
+    def lay(self, batch: StepBatch) -> None:
+        """Copy a decode step's inputs to the first rows."""
+        rows = batch.segments.sequences
+        for ours, theirs in zip(_inputs(self._all), _inputs(batch), strict=True):
+            if ours.dim() == 1:
+                ours[:rows].copy_(theirs)
+            else:  # a page table, with fewer columns, or a slot table, with fewer rows
+                ours[: theirs.shape[0], : theirs.shape[1]].copy_(theirs)
 
 
 class DecodeGraphs:
     """Recordings by number of rows, made when first wanted. Where one cannot be made, steps run as they are."""
 
-    def __init__(self, model: Model, kernels: Kernels, widths: tuple[int, ...]) -> None:
+    def __init__(self, model: Model, kernels: Kernels, tables: RowTables, most: int) -> None:
+        """``most``: rows that a step of decodes has at most, padding included."""
         self.model = model
         self.kernels = kernels
-        self._widths = widths
-        """Columns of each group's page table in a recording: as many as the longest sequence can have; 0: slots."""
-        self._graphs: dict[int, _Graph | None] = {}
+        self._widths = tuple(tables.width(group) for group in tables.groups)
+        self._most = most
+        self._desk: Desk | None = None
+        self._graphs: dict[int, Recording[Tensor] | None] = {}
 
     def forget(self) -> None:
         """The kernels are others now."""
         self._graphs.clear()
 
-    def logits(self, batch: StepBatch, padding: Callable[[int], StepBatch]) -> Tensor | None:
-        """Logits of a decode batch; None where it must run as it is. ``padding(n)`` makes n padding rows."""
-        rows = batch.segments.sequences
+    def prepare(self, rows: int, padding: Padding) -> bool:
+        """Record a decode step of ``rows`` rows now; whether that can be done."""
         if rows not in self._graphs:
-            self._graphs[rows] = self._record(padding(rows))
-        graph = self._graphs[rows]
-        return None if graph is None else graph.replay(self._widened(batch))
+            self._graphs[rows] = self._record(rows, padding)
+        return self._graphs[rows] is not None
 
-    def _record(self, padding: StepBatch) -> _Graph | None:
-        own = self._own(padding)
+    def hidden(self, batch: StepBatch, padding: Padding) -> Tensor | None:
+        """Hidden states of a decode batch, ``[rows, hidden]``; None where it must run as it is."""
+        rows = batch.segments.sequences
+        if not self.prepare(rows, padding):
+            return None
+        recording = self._graphs[rows]
+        assert recording is not None
+        assert self._desk is not None
+        self._desk.lay(batch)
+        recording.run()
+        return recording.result
+
+    @torch.inference_mode()
+    def _record(self, rows: int, padding: Padding) -> Recording[Tensor] | None:
+        if self._desk is None:
+            self._desk = Desk(padding(self._most), self._widths)
+        self._desk.lay(padding(rows))
+        batch = self._desk.batch(rows)
         try:
-            recording = self.kernels.record(lambda: self.model.logits(self.model(own)[own.logit_rows]))
+            return self.kernels.record(lambda: self.model(batch))
         except NotReplayableError:
             return None
-        return _Graph(own, recording)
-
-    def _own(self, padding: StepBatch) -> StepBatch:
-        wide = self._widened(padding)
-        old = wide.segments
-        segments = Segments(
-            decodes=old.decodes,
-            starts=old.starts,
-            lengths=old.lengths.clone(),
-            positions=old.positions.clone(),
-            sequence_of=old.sequence_of,
-            starts_host=old.starts_host,
-            lengths_host=_NotOnHost(old.lengths_host),
-            chunks=(),
-        )
-        return StepBatch(wide.token_ids.clone(), segments, tuple(map(_cloned, wide.groups)), wide.logit_rows)
-
-    def _widened(self, batch: StepBatch) -> StepBatch:
-        """The batch with page tables as wide as in recordings. What is behind a sequence's pages is never looked at."""
-        groups = tuple(
-            _wide(group, width) if isinstance(group, Pages) else group
-            for group, width in zip(batch.groups, self._widths, strict=True)
-        )
-        return StepBatch(batch.token_ids, batch.segments, groups, batch.logit_rows)
 
 
 def _wide(pages: Pages, width: int) -> Pages:
-    table = torch.nn.functional.pad(pages.table, (0, width - pages.table.shape[1]))
-    return Pages(table, pages.write_pages, pages.write_offsets, pages.page_size)
+    table = pages.table.new_zeros(len(pages.table), width)
+    table[:, : pages.table.shape[1]] = pages.table
+    return Pages(table, pages.write_pages.clone(), pages.write_offsets.clone(), pages.page_size)
 
 
-def _cloned(group: Pages | SlotTable) -> Pages | SlotTable:
-    if isinstance(group, Pages):
-        return Pages(group.table.clone(), group.write_pages.clone(), group.write_offsets.clone(), group.page_size)
-    return SlotTable(group.rows.clone())
+def _first(group: Pages | SlotTable, rows: int) -> Pages | SlotTable:
+    if isinstance(group, SlotTable):
+        return SlotTable(group.rows[:, :rows])
+    return Pages(group.table[:rows], group.write_pages[:rows], group.write_offsets[:rows], group.page_size)
 
 
-def _tensors(batch: StepBatch) -> list[Tensor]:
+def _inputs(batch: StepBatch) -> list[Tensor]:
     """What differs from step to step."""
     tensors = [batch.token_ids, batch.segments.lengths, batch.segments.positions]
     for group in batch.groups:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from plait_engine.models.base import Model
 from plait_engine.runner.builder import BuiltBatch
+from plait_engine.runner.fetch import Fetch
 from plait_engine.runner.sampler import to_host
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_kernels.sampling import Logprobs
@@ -18,7 +19,7 @@ HEAD_SLICE = 256
 
 @dataclass(frozen=True)
 class PromptScores:
-    """What the logits at ``first`` and behind it say of the next prompt tokens; still on the device."""
+    """What the logits at ``first`` and behind it say of the next prompt tokens; on its way to the host."""
 
     row: Row
     first: int
@@ -27,13 +28,13 @@ class PromptScores:
     logprobs: Logprobs
 
     def keep(self) -> None:
-        """Wait for the device and put them in their place in the sequence. A prompt may be scored again from 0 on."""
+        """Once they are there: to their place in the sequence. A prompt may be scored again from 0 on."""
         scores = self.row.sequence.prompt_logprobs
         scores[self.first :] = to_host(self.logprobs, self.targets, [self.wanted] * len(self.targets))
 
 
 def score_prompts(
-    plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Model, kernels: Kernels
+    plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Model, kernels: Kernels, fetch: Fetch
 ) -> list[PromptScores]:
     """For each row whose request wants them and has not had them: the logits at position p score the token at p + 1."""
     segments = built.batch.segments
@@ -49,6 +50,6 @@ def score_prompts(
             piece = hidden[begin + first - row.start : begin + end - row.start]
             targets = sequence.tokens[first + 1 : end + 1]
             chosen = torch.tensor(targets, device=hidden.device)
-            logprobs = kernels.logprobs(model.logits(piece), chosen, wanted)
+            logprobs = fetch.bring_logprobs(kernels.logprobs(model.logits(piece), chosen, wanted))
             scores.append(PromptScores(row, first, targets, wanted, logprobs))
     return scores

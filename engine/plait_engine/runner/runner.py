@@ -10,11 +10,13 @@ from torch import Tensor
 from plait_engine.models.base import Model
 from plait_engine.request import TokenLogprobs
 from plait_engine.runner.builder import BatchBuilder, BuiltBatch
+from plait_engine.runner.fetch import Fetch
 from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.graphs import DecodeGraphs, ladder
 from plait_engine.runner.prompt_scores import PromptScores, score_prompts
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.sampler import Draw, Sampler, needs_history, to_host
+from plait_engine.runner.upload import Upload
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.sequence import Sequence
 from plait_engine.state.restore import Flaw
@@ -35,19 +37,23 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Launched:
-    """A step under way. ``planned_seconds`` is the host time that building and launching it took."""
+    """A step under way. ``planned_seconds`` is the host time that building it took.
+
+    What its tensors hold is there after ``wait``, which waits for this step and for none behind it.
+    """
 
     plan: StepPlan
     planned_seconds: float
+    fetch: Fetch
     sampled: tuple[Row, ...]
     draw: Draw | None
     scores: list[PromptScores]
-    checksums: dict[Sequence, Tensor | None]
-    """Of what restores copied, by the sequence that they were for."""
+    same: dict[Sequence, Tensor]
+    """What restores found, by the sequence that they were for: see ``Restore.launch``."""
 
     def flaw(self, row: Row, groups: tuple[StateGroup, ...]) -> Flaw | None:
-        """Whether the row's restore brought other bytes than were stored. Waits for the device."""
-        return None if row.restore is None else row.restore.verdict(self.checksums[row.sequence], groups)
+        """After ``wait``: whether the row's restore brought other bytes than were stored."""
+        return None if row.restore is None else row.restore.verdict(self.same.get(row.sequence), groups)
 
     @property
     def blocks_planning(self) -> bool:
@@ -55,7 +61,8 @@ class Launched:
         return any(needs_history(row.sequence) for row in self.sampled)
 
     def wait(self) -> dict[Sequence, Sampled]:
-        """Wait for the device; the sampled tokens by sequence. Scores of prompts go to their sequences."""
+        """The sampled tokens by sequence. Scores of prompts go to their sequences."""
+        self.fetch.wait()
         for scores in self.scores:
             scores.keep()
         if self.draw is None:
@@ -88,10 +95,13 @@ class ModelRunner:
         self.kernels = kernels
         self.tables = tables
         self.copier = copier
-        self.builder = BatchBuilder(tables, device, decode_padding)
-        self.graphs = DecodeGraphs(model, kernels, tuple(tables.width(group) for group in tables.groups))
+        self.device = device
+        self.upload = Upload(device)
+        most = tables.padding_row
+        self.builder = BatchBuilder(tables, self.upload, decode_padding)
+        self.graphs = DecodeGraphs(model, kernels, tables, self.builder.padded(most, ladder(most)))
         self.grammars = grammars or Grammars(None)
-        self.sampler = Sampler(kernels, device, eos_token_ids, self.grammars)
+        self.sampler = Sampler(kernels, self.upload, eos_token_ids, self.grammars)
         self._last_tokens = torch.zeros(tables.padding_row + 1, dtype=torch.int64, device=device)
         """The last sampled token of each row, so that the next step need not wait for the host to know it."""
         self._threads = torch.get_num_threads()
@@ -110,31 +120,41 @@ class ModelRunner:
         replayable = plan.replayable
         built = self.builder.build(plan, ladder(plan.decodes) if replayable else 0)
         planned = time.perf_counter() - started
-        checksums = {row.sequence: row.restore.launch(self.copier) for row in plan.rows if row.restore is not None}
-        draw, scores = self._forward(plan, built, replayable)
-        return Launched(plan, planned, built.sampled, draw, scores, checksums)
+        fetch = Fetch(self.device)
+        same = self._restore(plan, fetch)
+        draw, scores = self._forward(plan, built, replayable, fetch)
+        fetch.close()
+        return Launched(plan, planned, fetch, built.sampled, draw, scores, same)
+
+    def _restore(self, plan: StepPlan, fetch: Fetch) -> dict[Sequence, Tensor]:
+        restores = ((row.sequence, row.restore) for row in plan.rows if row.restore is not None)
+        found = {sequence: restore.launch(self.copier) for sequence, restore in restores}
+        return {sequence: fetch.bring(same) for sequence, same in found.items() if same is not None}
 
     @torch.inference_mode()
-    def _forward(self, plan: StepPlan, built: BuiltBatch, replayable: bool) -> tuple[Draw | None, list[PromptScores]]:
+    def _forward(
+        self, plan: StepPlan, built: BuiltBatch, replayable: bool, fetch: Fetch
+    ) -> tuple[Draw | None, list[PromptScores]]:
         batch = built.batch
-        if built.pending:
-            places, rows = (list(column) for column in zip(*built.pending, strict=True))
-            batch.token_ids[places] = self._last_tokens[rows]
+        if built.pending is not None:
+            batch.token_ids[built.pending.places] = self._last_tokens[built.pending.rows]
         scores: list[PromptScores] = []
-        logits = self.graphs.logits(batch, self.builder.padding_rows) if replayable else None
-        if logits is not None:
-            logits = logits[: len(built.sampled)]
+        hidden = self.graphs.hidden(batch, self.builder.padding_rows) if replayable else None
+        if hidden is not None:
+            hidden = hidden[: len(built.sampled)]
         else:
             hidden = self.model(batch)
-            scores = score_prompts(plan, built, hidden, self.model, self.kernels)
+            scores = score_prompts(plan, built, hidden, self.model, self.kernels, fetch)
             if not built.sampled:
                 return None, scores
-            logits = self.model.logits(hidden[batch.logit_rows])
+            hidden = hidden[batch.logit_rows]
+        logits = self.model.logits(hidden)
         if self.tap is not None:
             self.tap(built.sampled, logits)
         draw = self.sampler.draw(logits, built.sampled)
-        self._last_tokens[[row.sequence.row for row in built.sampled]] = draw.token_ids
-        return draw, scores
+        self._last_tokens[built.sampled_rows] = draw.token_ids
+        logprobs = None if draw.logprobs is None else fetch.bring_logprobs(draw.logprobs)
+        return Draw(fetch.bring(draw.token_ids), logprobs), scores
 
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready; between steps only."""

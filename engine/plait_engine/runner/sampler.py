@@ -14,6 +14,7 @@ from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.history import History
 from plait_engine.runner.masks import masked
 from plait_engine.runner.randoms import uniform
+from plait_engine.runner.upload import Upload
 from plait_engine.scheduler.step_plan import Row
 from plait_engine.sequence import Sequence
 from plait_kernels.sampling import GREEDY_BELOW, Entries, Logprobs, Penalties, SamplingTensors
@@ -37,13 +38,14 @@ def needs_history(sequence: Sequence) -> bool:
 
 
 class Sampler:
-    def __init__(
-        self, kernels: Kernels, device: torch.device, eos_token_ids: Iterable[int], grammars: Grammars
-    ) -> None:
+    def __init__(self, kernels: Kernels, upload: Upload, eos_token_ids: Iterable[int], grammars: Grammars) -> None:
         self.kernels = kernels
-        self.device = device
+        self.upload = upload
+        self.device = upload.device
         self.grammars = grammars
         self._eos = tuple(eos_token_ids)
+        self._greedy: dict[int, SamplingTensors] = {}
+        """By number of rows. Where all are greedy nothing else matters, so nothing needs to be sent."""
         self._histories: WeakKeyDictionary[Sequence, History] = WeakKeyDictionary()
 
     def draw(self, logits: Tensor, rows: tuple[Row, ...]) -> Draw:
@@ -60,16 +62,22 @@ class Sampler:
     def _tensors(self, rows: tuple[Row, ...]) -> SamplingTensors:
         params = [row.sequence.request.sampling for row in rows]
         greedy = all(p.temperature < GREEDY_BELOW for p in params)
-        numbers = [0.0 if greedy else uniform(row.sequence.seed, row.sequence.index, row.end) for row in rows]
-        return SamplingTensors(
-            temperature=self._tensor([p.temperature for p in params], torch.float32),
-            top_k=self._tensor([p.top_k for p in params], torch.int64),
-            top_p=self._tensor([p.top_p for p in params], torch.float32),
-            min_p=self._tensor([p.min_p for p in params], torch.float32),
-            uniform=self._tensor(numbers, torch.float64),
-            all_greedy=greedy,
+        if greedy:
+            if len(rows) not in self._greedy:
+                self._greedy[len(rows)] = _all_greedy(len(rows), self.device)
+            return self._greedy[len(rows)]
+        numbers = [uniform(row.sequence.seed, row.sequence.index, row.end) for row in rows]
+        put = self.upload.put
+        tensors = SamplingTensors(
+            temperature=put(np.array([p.temperature for p in params], np.float32)),
+            top_k=put(np.array([p.top_k for p in params], np.int64)),
+            top_p=put(np.array([p.top_p for p in params], np.float32)),
+            min_p=put(np.array([p.min_p for p in params], np.float32)),
+            uniform=put(np.array(numbers, np.float64)),
             unlimited=all(p.top_k == 0 and p.top_p == 1.0 and p.min_p == 0.0 for p in params),
         )
+        self.upload.send()
+        return tensors
 
     def _penalties(self, sequences: list[Sequence]) -> Penalties:
         if not any(needs_history(s) or s.request.sampling.logit_bias for s in sequences):
@@ -89,10 +97,14 @@ class Sampler:
                 added.add(row, list(params.logit_bias), list(params.logit_bias.values()))
             if len(sequence.tokens) - sequence.prompt_length < params.min_tokens:
                 banned.add(row, [*self._eos, *params.stop_token_ids], 0.0)
-        return Penalties(*(part.entries(self.device) for part in (repeated, added, banned)))
+        entries = [part.entries(self.upload) for part in (repeated, added, banned)]
+        self.upload.send()
+        return Penalties(*entries)
 
-    def _tensor(self, values: Iterable[float], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(list(values), dtype=dtype).to(self.device, non_blocking=True)
+
+def _all_greedy(rows: int, device: torch.device) -> SamplingTensors:
+    zeros, ones = torch.zeros(rows, device=device), torch.ones(rows, device=device)
+    return SamplingTensors(zeros, zeros.long(), ones, zeros, zeros.double(), all_greedy=True, unlimited=True)
 
 
 class _Collected:
@@ -105,11 +117,11 @@ class _Collected:
         ids = np.asarray(tokens, np.int64)
         self._parts.append((np.full(len(ids), row), ids, np.broadcast_to(np.asarray(values, np.float32), ids.shape)))
 
-    def entries(self, device: torch.device) -> Entries | None:
+    def entries(self, upload: Upload) -> Entries | None:
         arrays = [np.concatenate(part) for part in zip(*self._parts, strict=True)]
         if not arrays or not len(arrays[0]):
             return None
-        return Entries(*(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays))
+        return Entries(*map(upload.put, arrays))
 
 
 def to_host(logprobs: Logprobs, token_ids: list[int], wanted: list[int | None]) -> list[TokenLogprobs | None]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from plait_engine.state.addresses import addresses
 from plait_engine.state.arena import Arena
 from plait_engine.state.poison import Poison as Poison
 from plait_engine.state.pools import SlabPool, StateBug, UnitPool, choose_slab_bytes
@@ -46,9 +47,9 @@ class Ledger:
         if not self.can_take(demand):
             return None
         units = {group: self.pools[group].take(n) for group, n in demand.items()}
-        for group, addresses in units.items():
+        for group, fresh in units.items():
             if not self.groups[group].paged:
-                self._fill(group, addresses, 0)
+                self._fill(group, fresh, 0)
         return units
 
     def give_back(self, group: GroupId, units: Iterable[Granule]) -> None:
@@ -106,5 +107,5 @@ class Ledger:
     def _fill(self, group: GroupId, units: list[Granule], value: int) -> None:
         if not units:
             return
-        view = self.arena.units(self.groups[group].unit_bytes)
-        view[torch.tensor(units, device=view.device)] = value
+        view = self.arena.units(self.groups[group].unit_bytes, torch.int64)
+        view.index_fill_(0, addresses(units, view.device), int.from_bytes(bytes([value]) * view.itemsize, signed=True))

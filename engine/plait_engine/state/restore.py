@@ -91,17 +91,19 @@ class Restore:
     copies: tuple[UnitCopy, ...]
 
     def launch(self, copier: UnitCopier) -> Tensor | None:
-        """Copy, and compute the checksum of what was copied; ``verdict`` compares when the step is over."""
+        """Copy, and check what was copied: a bool for each group of the checkpoint's slots, whether their bytes are
+        those that were written. ``verdict`` wants it on the host."""
         copier.copy(list(self.copies))
         checkpoint = self.point.checkpoint
-        return copier.checksum(checkpoint.slots) if checkpoint is not None and checkpoint.slots else None
-
-    def verdict(self, found: Tensor | None, groups: tuple[StateGroup, ...]) -> Flaw | None:
-        """Check 4, on the host."""
-        checkpoint = self.point.checkpoint
-        if found is None or checkpoint is None or checkpoint.checksum is None:
+        if checkpoint is None or checkpoint.checksum is None:
             return None
-        written = dict(zip(checkpoint.slots, checkpoint.checksum.tolist(), strict=True))
-        read = dict(zip(checkpoint.slots, found.tolist(), strict=True))
-        flawed = (g.spec.kind for g in groups if g.id in written and written[g.id] != read[g.id])
+        return copier.checksum(checkpoint.slots) == checkpoint.checksum
+
+    def verdict(self, same: Tensor | None, groups: tuple[StateGroup, ...]) -> Flaw | None:
+        """Check 4, on the host."""
+        if same is None:
+            return None
+        assert self.point.checkpoint is not None
+        whole = dict(zip(self.point.checkpoint.slots, same.tolist(), strict=True))
+        flawed = (group.spec.kind for group in groups if not whole.get(group.id, True))
         return next((Flaw(kind, "checksum") for kind in flawed), None)

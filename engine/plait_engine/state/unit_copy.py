@@ -5,8 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plait_engine.state.addresses import addresses
 from plait_engine.state.arena import Arena
 from plait_engine.state.spec import Granule, GroupId, StateGroup
+from plait_kernels.copy_units import CopyUnits
+from plait_kernels.copy_units.reference import copy_units
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,9 @@ class UnitCopy:
 class UnitCopier:
     """Moves units within one arena. Launches only; whoever needs the result on the host waits for it himself."""
 
-    def __init__(self, arena: Arena, groups: tuple[StateGroup, ...]) -> None:
+    def __init__(self, arena: Arena, groups: tuple[StateGroup, ...], copy_units: CopyUnits = copy_units) -> None:
         self._groups = groups
+        self._copy_units = copy_units
         self._unit_bytes = {group.id: group.unit_bytes for group in groups}
         self._arena = arena
 
@@ -31,19 +35,19 @@ class UnitCopier:
         for group in self._groups:
             own = [copy for copy in copies if copy.group == group.id]
             if own:
-                view = self._arena.units(group.unit_bytes, torch.int64)
-                view[self._index([c.target for c in own])] = view[self._index([c.source for c in own])]
+                sources, targets = self._index([c.source for c in own]), self._index([c.target for c in own])
+                self._copy_units(self._arena.bytes, sources.int(), targets.int(), group.unit_bytes)
 
     def checksum(self, units: dict[GroupId, list[Granule]]) -> Tensor:
         """An int64 for each group of ``units`` over all bytes, in order: any flipped byte and any two swapped words
         change it.
         """
         sums = []
-        for id, addresses in units.items():
-            words = self._arena.units(self._unit_bytes[id], torch.int64)[self._index(addresses)]
+        for id, own in units.items():
+            words = self._arena.units(self._unit_bytes[id], torch.int64)[self._index(own)]
             weights = torch.arange(1, 2 * words.numel(), 2, device=words.device).view_as(words)
             sums.append((words * weights).sum())
         return torch.stack(sums)
 
     def _index(self, units: list[Granule]) -> Tensor:
-        return torch.tensor(units, dtype=torch.int64, device=self._arena.bytes.device)
+        return addresses(units, self._arena.bytes.device)

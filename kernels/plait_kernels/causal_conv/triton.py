@@ -30,7 +30,7 @@ TILES = Tunable(
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def _conv_step(
     x,
     weight,
@@ -72,7 +72,10 @@ def _window(x, state, start, end, c, live, x_stride, j, WIDTH: tl.constexpr):
     return tl.where(at >= start, new.to(old.dtype), old)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["n_groups"],
+    do_not_specialize_on_alignment=["slots", "emits", "tiles", "rows", "groups", "starts"],
+)
 def _conv_tiles(
     x,
     weight,
@@ -134,9 +137,9 @@ def _conv_tiles(
                 target = tl.load(emits + tl.load(rows + r * 5 + 2))
                 if target >= 0:
                     stop = tl.load(rows + r * 5 + 1)
-                    place = view + target.to(tl.int64) * view_stride + c * (WIDTH - 1)
+                    copy = view + target.to(tl.int64) * view_stride + c * (WIDTH - 1)
                     for j in tl.static_range(WIDTH - 1):
-                        tl.store(place + j, _window(x, state, start, stop, c, live, x_stride, j, WIDTH), mask=live)
+                        tl.store(copy + j, _window(x, state, start, stop, c, live, x_stride, j, WIDTH), mask=live)
         # In order: entry j of the new window never needs an entry of the old one before j.
         for j in tl.static_range(WIDTH - 1):
             tl.store(state + j, _window(x, state, start, end, c, live, x_stride, j, WIDTH), mask=live)

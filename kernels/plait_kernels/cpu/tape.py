@@ -6,8 +6,7 @@ calls are recorded once and replayed: compiled ops as one call for all of them, 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,21 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from plait_kernels.cpu.library import Library
+from plait_kernels.recording import NotReplayableError, Recording
 
 T = TypeVar("T")
-
-
-class NotReplayableError(Exception):
-    """The step looked at a value on the way, so the next one may take another course."""
-
-
-@dataclass(frozen=True)
-class Recording(Generic[T]):
-    """``run`` makes the recorded calls again, on whatever the input tensors hold now; ``result`` then holds what the
-    step returned. Buffers in between belong to the recording."""
-
-    result: T
-    run: Callable[[], None]
 
 
 def record(library: Library, step: Callable[[], T]) -> Recording[T]:

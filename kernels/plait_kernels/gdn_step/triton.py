@@ -21,7 +21,7 @@ STEP = Tunable(
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def _gdn_mixer_step(
     mixed,
     gate,

@@ -32,17 +32,17 @@ LINEAR = Tunable(
         {"LIBRARY": 1},
         *(
             {"LIBRARY": 0, "OUTS": o, "INS": i, "SPLIT": s, "num_warps": w, "num_stages": g}
-            for o in (16, 32, 64)
-            for i in (128, 256)
-            for s in (1, 2, 4)
-            for w, g in ((4, 4), (8, 4))
+            for o, w in ((16, 2), (16, 4), (32, 4), (64, 4), (64, 8), (128, 8))
+            for i, g in ((128, 4), (128, 6), (256, 3), (256, 4), (512, 3))
+            for s in (1, 2, 4, 8)
+            if o * i <= 1 << 14
         ),
     ),
 )
 """``LIBRARY`` 1: the library is faster for this shape."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _few_rows(
     x,
     weight,
@@ -102,7 +102,11 @@ def _few_rows(
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> Tensor:
     rows, outs, ins = len(x), *weight.shape
-    config = dict(LINEAR.config(x.device, bucket(rows), outs, ins)) if 0 < rows <= FEW else {"LIBRARY": 1}
+    config = (
+        dict(LINEAR.config(x.device, bucket(max(rows, TENSOR_CORE_ROWS)), outs, ins))
+        if 0 < rows <= FEW
+        else {"LIBRARY": 1}
+    )
     if config.pop("LIBRARY"):
         return _library(x, weight, bias, out_dtype)
     x, weight = dense_last(x), dense_last(weight)

@@ -27,7 +27,7 @@ from plait_kernels.tuning import Tunable, bucket
 STEP = Tunable("mamba2_mixer_step", {"num_warps": 4}, tuple({"num_warps": w} for w in (2, 4, 8)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots", "groups"])
 def _mamba2_mixer_step(
     mixed,
     gate,

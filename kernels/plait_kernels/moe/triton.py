@@ -37,7 +37,7 @@ PRODUCT = Tunable(
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["blocks"])
 def _gate_up(
     x,
     weight,
@@ -81,7 +81,7 @@ def _gate_up(
         tl.store(place, (gate * up).to(hidden.dtype.element_ty), mask=live[:, None] & has_o[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["blocks"])
 def _down(
     hidden,
     weight,

@@ -12,7 +12,7 @@ TILE = 2048
 """Values that a program holds at least: narrow rows are taken several at a time."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rms_norm(
     x,
     residual,
@@ -54,7 +54,7 @@ def _rms_norm(
     tl.store(normed + out, unit.to(normed.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _gated_rms_norm(
     x,
     gate,

@@ -59,6 +59,7 @@ PREFILL = Tunable(
     ),
 )
 MOST_PARTS = 64
+PARTS_TOGETHER = 16
 LEAST_PART = 256
 """Keys that a part of a tile of longer pieces has at least, on average."""
 
@@ -72,7 +73,7 @@ def _scores(raw, scale, softcap, CAPPED: tl.constexpr):
     return scaled * LOG2_E
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["table"])
 def _attend(
     query,  # [M, D]
     seen_first,  # [M]: first position that each row sees
@@ -144,7 +145,10 @@ def _with_sink(best, total, acc, sink):
     return total * shrink + tl.exp2(sink - higher), acc * shrink[:, None]
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["table_stride"],
+    do_not_specialize_on_alignment=["table", "lengths", "write_pages", "write_offsets"],
+)
 def _decode(
     q,
     k,
@@ -240,7 +244,7 @@ def _decode(
         tl.store(part_acc + (at * value_dim)[:, None] + j[None, :], acc, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _combine(
     sinks,
     out,
@@ -251,33 +255,34 @@ def _combine(
     value_dim,
     SINKS: tl.constexpr,
     PARTS: tl.constexpr,
+    TOGETHER: tl.constexpr,  # parts that are read at a time
     DV: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     heads = tl.num_programs(1)
     j = tl.arange(0, DV)
-    best = tl.full((1,), MINUS_INFINITY, tl.float32)
-    total = tl.zeros((1,), tl.float32)
-    acc = tl.zeros((1, DV), tl.float32)
-    for part in range(PARTS):
-        at = (tl.cast(part, tl.int64) * tokens + row) * heads + head
-        other = tl.load(part_best + at)
-        higher = tl.maximum(best, other)
-        anchor = tl.where(higher == MINUS_INFINITY, 0.0, higher)
-        # A part that saw nothing has weight 0, and its sums are 0 too.
-        ours, theirs = tl.exp2(best - anchor), tl.exp2(other - anchor)
-        total = total * ours + tl.load(part_total + at) * theirs
-        more = tl.load(part_acc + at * value_dim + j, mask=j < value_dim, other=0.0)
-        acc = acc * ours[:, None] + more[None, :] * theirs[:, None]
-        best = higher
+    at = (tl.arange(0, PARTS).to(tl.int64) * tokens + row) * heads + head
+    bests = tl.load(part_best + at)
+    best = tl.max(bests, axis=0)
     if SINKS:
-        total, acc = _with_sink(best, total, acc, tl.load(sinks + head).to(tl.float32) * LOG2_E)
-    mean = tl.sum(acc / total[:, None], axis=0)
-    tl.store(out + (row * heads + head) * value_dim + j, mean.to(out.dtype.element_ty), mask=j < value_dim)
+        sink = tl.load(sinks + head).to(tl.float32) * LOG2_E
+        best = tl.maximum(best, sink)
+    # A part that saw nothing has weight 0, and its sums are 0 too.
+    anchor = tl.where(best == MINUS_INFINITY, 0.0, best)
+    total = tl.sum(tl.load(part_total + at) * tl.exp2(bests - anchor), axis=0)
+    if SINKS:  # takes weight and gives no value
+        total += tl.exp2(sink - anchor)
+    acc = tl.zeros((DV,), tl.float32)
+    for first in range(0, PARTS, TOGETHER):
+        here = ((first + tl.arange(0, TOGETHER)).to(tl.int64) * tokens + row) * heads + head
+        weights = tl.exp2(tl.load(part_best + here) - anchor)
+        values = tl.load(part_acc + (here * value_dim)[:, None] + j[None, :], mask=(j < value_dim)[None, :], other=0.0)
+        acc += tl.sum(values * weights[:, None], axis=0)
+    tl.store(out + (row * heads + head) * value_dim + j, (acc / total).to(out.dtype.element_ty), mask=j < value_dim)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"], do_not_specialize_on_alignment=["write_pages", "write_offsets"])
 def _store(
     k,
     v,
@@ -312,7 +317,10 @@ def _store(
     tl.store(v_view + page * v_page + entry * v_entry + j, value.to(v_view.dtype.element_ty), mask=j < values)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["first_token", "n_tokens", "table_stride"],
+    do_not_specialize_on_alignment=["table", "starts", "lengths", "tiles"],
+)
 def _prefill(
     q,
     k_view,
@@ -470,8 +478,9 @@ class _Call:
                 self.v.shape[2],
                 SINKS=self.sinks is not None,
                 PARTS=count,
+                TOGETHER=min(count, PARTS_TOGETHER),
                 DV=power_of_two(self.v.shape[2]),
-                num_warps=1,
+                num_warps=4,
             )
 
 
@@ -499,6 +508,11 @@ def paged_attention(
     if segments.tokens > segments.decodes:
         _run_prefill(call)
     return out
+
+
+def _parts(wanted: int) -> int:
+    """A power of two, because each number of parts is a kernel of its own to be compiled."""
+    return 1 << max(1, wanted).bit_length() - 1
 
 
 def _run_store(call: _Call) -> None:
@@ -532,7 +546,7 @@ def _run_decode(call: _Call) -> None:
     wanted = config.pop("PROGRAMS") * multiprocessors(device) // (rows * kv_heads)
     width = call.pages.table.shape[1] * call.pages.page_size
     reach = width if call.window is None else min(width, call.window)
-    count = max(1, min(wanted, MOST_PARTS, triton.cdiv(reach, config["KEYS"])))
+    count = _parts(min(wanted, MOST_PARTS, triton.cdiv(reach, config["KEYS"])))
     parts = call.parts(count, rows)
     _decode[(rows, kv_heads, count)](
         call.q,
@@ -575,7 +589,7 @@ def _run_prefill(call: _Call) -> None:
     tokens = segments.tokens - segments.decodes
     longest = max(segments.lengths_host[segments.decodes :])
     reach = longest if call.window is None else min(longest, call.window + config["ROWS"])
-    count = max(1, min(2 * multiprocessors(device) // (len(tiles) * kv_heads), reach // LEAST_PART, MOST_PARTS))
+    count = _parts(min(2 * multiprocessors(device) // (len(tiles) * kv_heads), reach // LEAST_PART, MOST_PARTS))
     parts = call.parts(count, tokens)
     _prefill[(len(tiles), kv_heads, count)](
         call.q,

@@ -10,7 +10,7 @@ from plait_kernels.rotary.triton import heads_together, turn_heads
 from plait_kernels.triton_math import dense_last
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions"])
 def _qk_rotary(
     q,
     k,

@@ -63,7 +63,7 @@ def turn_heads(
     tl.store(place, value.to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions"])
 def _rotary(
     x,
     positions,

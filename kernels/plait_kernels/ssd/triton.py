@@ -44,7 +44,7 @@ SCAN = Tunable(
         for b in (32, 64, 128)
         for p in (32, 64)
         for w in (4, 8)
-        for s in (1, 2, 3)
+        for s in (2, 3)
     ),
 )
 LEAST_CUT_ROW = 256
@@ -56,7 +56,7 @@ def step_size_of(dt, bias, low, high):
     return tl.minimum(tl.maximum(softplus(dt + bias), low), high)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def _ssd_step(
     x,
     dt,
@@ -150,7 +150,7 @@ def _added(value, write, size, high, low, total_high, total_low, PRECISION: tl.c
     return dot(tl.trans(scaled).to(value.dtype), write, PRECISION)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows"])
 def _ssd_rows(
     x,
     dt,
@@ -204,7 +204,7 @@ def _ssd_rows(
         tl.store(totals + row * heads + head, sum_of_logs)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots", "emits", "rows", "groups"])
 def _ssd_between(
     view,
     slots,
@@ -243,7 +243,7 @@ def _ssd_between(
     tl.store(own, state.to(view.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots", "emits", "rows", "groups"])
 def _ssd_scan(
     x,
     dt,

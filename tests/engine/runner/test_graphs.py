@@ -32,7 +32,7 @@ def engine_with(kernels: Kernels, name: str, *, recorded: bool) -> Engine:
         if hasattr(module, "build"):
             module.build = runner.model.build
     if not recorded:
-        runner.graphs.logits = lambda batch, padding: None  # type: ignore[method-assign]  # noqa: ARG005
+        runner.graphs.hidden = lambda batch, padding: None  # type: ignore[method-assign]  # noqa: ARG005
     return engine
 
 
@@ -65,7 +65,7 @@ def test_recording_moves_nobodys_state(compiled: Kernels) -> None:
         load.step()
     before = engine.ledger.arena.bytes.clone()
     engine.runner.graphs.forget()
-    engine.runner.graphs._record(engine.runner.builder.padding_rows(1))
+    engine.runner.graphs._record(1, engine.runner.builder.padding_rows)
     changed = (engine.ledger.arena.bytes != before).nonzero().flatten()
     reserved = {
         byte // 256

@@ -49,6 +49,21 @@ def attend(
     return out.flatten(1)
 
 
+def normed_and_turned(
+    q: Tensor, k: Tensor, norms: tuple[RMSNorm, RMSNorm], positions: Tensor, rotary: RotaryTable | None, build: Build
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys after the norm over each head and rotary."""
+    joined, (q_norm, k_norm) = build.kernels.qk_rotary, norms
+    if joined is not None:
+        table = None if rotary is None else rotary.cos_sin
+        return joined(q, k, q_norm.weight, k_norm.weight, q_norm.eps, positions, table, offset=q_norm.offset)
+    q, k = q_norm(q), k_norm(k)
+    if rotary is None:
+        return q, k
+    turn = build.kernels.rotary
+    return turn(q, positions, rotary.cos_sin), turn(k, positions, rotary.cos_sin)
+
+
 class Attention(nn.Module):
     """q, k and v are one matrix. Subclasses that norm queries and keys set ``q_norm`` and ``k_norm``."""
 
@@ -77,9 +92,6 @@ class Attention(nn.Module):
             qk = self.build.kernels.rotary(qk, positions, rotary.cos_sin)
         q, k = torch.split_with_sizes(qk, [shape.heads, shape.kv_heads], dim=1)
         if norms is not None:
-            q, k = norms[0](q), norms[1](k)
-            if rotary is not None:
-                q = self.build.kernels.rotary(q, positions, rotary.cos_sin)
-                k = self.build.kernels.rotary(k, positions, rotary.cos_sin)
+            q, k = normed_and_turned(q, k, norms, positions, rotary, self.build)
         out: Tensor = self.out(attend(shape, self.build, self.state, batch, q, k, v))
         return out  # [tokens, hidden]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from plait_engine.models.base import Build, LayerState
-from plait_engine.models.layers.attention import AttentionShape, attend
+from plait_engine.models.layers.attention import AttentionShape, attend, normed_and_turned
 from plait_engine.models.layers.linear import Linear, Rows, stacked
 from plait_engine.models.layers.norm import RMSNorm
 from plait_engine.models.layers.rotary import RotaryTable
@@ -26,11 +26,11 @@ class GatedAttention(nn.Module):
         self.o_proj = Linear(shape.heads * shape.head_dim, stacked({"o_proj": hidden}), build, bias=bias)
 
     def forward(self, x: Tensor, batch: StepBatch, rotary: RotaryTable) -> Tensor:
-        shape, positions, rotate = self.shape, batch.segments.positions, self.build.kernels.rotary
+        shape = self.shape
         heads = self.qkvg(x).view(len(x), -1, shape.head_dim)
         q, k, v, gate = torch.split_with_sizes(heads, [shape.heads, shape.kv_heads, shape.kv_heads, shape.heads], dim=1)
-        q = rotate(self.q_norm(q), positions, rotary.cos_sin)  # [tokens, heads, head_dim]
-        k = rotate(self.k_norm(k), positions, rotary.cos_sin)  # [tokens, kv_heads, head_dim], like v
+        # q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]
+        q, k = normed_and_turned(q, k, (self.q_norm, self.k_norm), batch.segments.positions, rotary, self.build)
         attended = attend(shape, self.build, self.state, batch, q, k, v)
         out: Tensor = self.o_proj(attended * gate.flatten(1).sigmoid())
         return out  # [tokens, hidden]

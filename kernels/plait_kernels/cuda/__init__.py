@@ -1,0 +1,1 @@
+"""What only NVIDIA GPUs need beside their kernels."""
