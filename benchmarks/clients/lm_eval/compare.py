@@ -1,6 +1,6 @@
 """Compares what two runs of lm-eval got for each item (``--log_samples``): the same answers, the same log-likelihoods.
 
-    python -m benchmarks.clients.lm_eval.compare FOLDER FOLDER
+python -m benchmarks.clients.lm_eval.compare FOLDER FOLDER
 """
 
 import json

@@ -1,6 +1,6 @@
 """Writes the items: facts, a question, four possible answers of which one is right.
 
-    python -m benchmarks.clients.lm_eval.items > benchmarks/clients/lm_eval/items.jsonl
+python -m benchmarks.clients.lm_eval.items > benchmarks/clients/lm_eval/items.jsonl
 """
 
 import json
