@@ -29,6 +29,8 @@ class UnitCopier:
         self._copy_units = copy_units
         self._unit_bytes = {group.id: group.unit_bytes for group in groups}
         self._arena = arena
+        self._weights: dict[int, Tensor] = {}
+        """Of the words of one row, by their number."""
 
     def copy(self, copies: list[UnitCopy]) -> None:
         """All at once: no target may be another copy's source."""
@@ -44,10 +46,24 @@ class UnitCopier:
         """
         sums = []
         for id, own in units.items():
-            words = self._arena.units(self._unit_bytes[id], torch.int64)[self._index(own)]
+            view = self._arena.units(self._unit_bytes[id], torch.int64)
+            if view.device.type == "cpu":
+                sums.append(self._row_by_row(view, own))
+                continue
+            words = view[self._index(own)]
             weights = torch.arange(1, 2 * words.numel(), 2, device=words.device).view_as(words)
             sums.append((words * weights).sum())
         return torch.stack(sums)
+
+    def _row_by_row(self, view: Tensor, units: list[Granule]) -> Tensor:
+        """The same number, from rows where they lie: word ``i`` of row ``j`` weighs ``2 (j width + i) + 1``."""
+        width = view.shape[1]
+        weights = self._weights.get(width)
+        if weights is None:
+            weights = self._weights[width] = torch.arange(1, 2 * width, 2)
+        rows = (view[unit] for unit in units)
+        parts = [torch.dot(row, weights) + 2 * j * width * row.sum() for j, row in enumerate(rows)]
+        return torch.stack(parts).sum()
 
     def _index(self, units: list[Granule]) -> Tensor:
         return addresses(units, self._arena.bytes.device)

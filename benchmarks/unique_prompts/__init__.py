@@ -1,0 +1,1 @@
+"""What prefix reuse costs where nothing can be reused."""
