@@ -7,6 +7,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,16 @@ from benchmarks.cpu_serving.servers import Server, Transformers, llama, plait
 
 Results = dict[str, dict[str, list[float]]]
 Load = Callable[[Server, int, int], Coroutine[Any, Any, float]]
-LOADS: dict[str, Load] = {
-    "single, tokens/s": loads.single,
-    "16 streams, tokens/s": loads.concurrent,
-    "first token at 2,048, s": loads.first_token,
-    "longest pause, s": loads.stall,
-}
+
+
+def loads_of(tokens: int) -> dict[str, Load]:
+    """``tokens`` are generated for a single stream, as many in proportion elsewhere."""
+    return {
+        "single, tokens/s": partial(loads.single, tokens=tokens),
+        "16 streams, tokens/s": partial(loads.concurrent, tokens=tokens * 3 // 4),
+        "first token at 2,048, s": loads.first_token,
+        "longest pause, s": partial(loads.stall, tokens=tokens * 3),
+    }
 
 
 def main() -> None:
@@ -34,21 +39,26 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--tokens", type=int, default=128, help="to generate for a single stream; fewer for large models"
+    )
     parser.add_argument("--llama-server", help="the binary; measured too when given with --gguf")
     parser.add_argument("--gguf", type=Path, action="append", default=[])
+    parser.add_argument("--slots", default="4,16", help="of llama.cpp's server: one server each")
     parser.add_argument("--no-transformers", action="store_true")
     parser.add_argument("--json", type=Path, help="where to write all single figures")
     arguments = parser.parse_args()
-    results = asyncio.run(measure(arguments))
+    results: Results = defaultdict(lambda: defaultdict(list))
+    with contextlib.suppress(KeyboardInterrupt):  # what was measured until then is shown
+        asyncio.run(measure(arguments, results))
     show(results)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 
 
-async def measure(arguments: argparse.Namespace) -> Results:
+async def measure(arguments: argparse.Namespace, results: Results) -> None:
     """Every contender is up all the time and idle while another is measured; the order is the same in each round."""
     vocabulary = json.loads((arguments.model / "config.json").read_text())["vocab_size"]
-    results: Results = defaultdict(lambda: defaultdict(list))
     with contextlib.ExitStack() as stack:
         servers: list[Server] = []
         baselines: list[Transformers] = []
@@ -57,26 +67,28 @@ async def measure(arguments: argparse.Namespace) -> Results:
             if not arguments.no_transformers:
                 baselines.append(Transformers(arguments.model, dtype, arguments.threads))
                 stack.callback(baselines[-1].close)
+        slot_counts = [int(count) for count in arguments.slots.split(",")]
         for gguf in arguments.gguf:
-            contenders = (llama(arguments.llama_server, gguf, slots, arguments.threads) for slots in (4, 16))
+            contenders = (llama(arguments.llama_server, gguf, slots, arguments.threads) for slots in slot_counts)
             servers.extend(map(stack.enter_context, contenders))
         for server in servers:
             results[server.name]["start, s"].append(server.start_seconds)
         for run in track(range(arguments.runs + 1), "measuring (the first round warms up)"):
             figures: Results = defaultdict(lambda: defaultdict(list))
             for server in servers:
-                for name, load in LOADS.items():
+                for name, load in loads_of(arguments.tokens).items():
                     figures[server.name][name].append(await persistently(load, server, vocabulary, 100 * run + 7))
             for baseline in baselines:
                 prompt = loads.prompt_of(32, vocabulary, run)
-                figures[baseline.name]["single, tokens/s"].append(128 / baseline.generate(prompt, 128))
+                figures[baseline.name]["single, tokens/s"].append(
+                    arguments.tokens / baseline.generate(prompt, arguments.tokens)
+                )
                 long = loads.prompt_of(2048, vocabulary, run)
                 figures[baseline.name]["first token at 2,048, s"].append(baseline.generate(long, 1))
             if run:
                 for contender, by_load in figures.items():
                     for name, values in by_load.items():
                         results[contender][name].extend(values)
-    return results
 
 
 async def persistently(load: Load, server: Server, vocabulary: int, seed: int) -> float:
@@ -90,7 +102,7 @@ async def persistently(load: Load, server: Server, vocabulary: int, seed: int) -
 
 
 def show(results: Results) -> None:
-    columns = ["start, s", *LOADS]
+    columns = ["start, s", *loads_of(1)]
     table = Table("contender", *columns, title="medians")
     for contender, by_load in results.items():
         cells = (f"{statistics.median(by_load[c]):,.3g}" if by_load.get(c) else "" for c in columns)

@@ -86,11 +86,11 @@ async def first_token(server: Server, vocabulary: int, seed: int, prompt: int = 
         return (await stream(client, server, prompt_of(prompt, vocabulary, seed), 1)).first
 
 
-async def stall(server: Server, vocabulary: int, seed: int, prompt: int = 3000) -> float:
+async def stall(server: Server, vocabulary: int, seed: int, prompt: int = 3000, tokens: int = 400) -> float:
     """Seconds: the longest pause of a running stream while a long prompt arrives and is answered."""
     async with httpx.AsyncClient() as client:
         await _warm(client, server)
-        running = asyncio.create_task(stream(client, server, prompt_of(16, vocabulary, seed), 400))
+        running = asyncio.create_task(stream(client, server, prompt_of(16, vocabulary, seed), tokens))
         await asyncio.sleep(0.5)
         await stream(client, server, prompt_of(prompt, vocabulary, seed + 1), 1)
         return (await running).longest_gap

@@ -38,6 +38,11 @@ MARGIN = 1.05
 class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, follows the bytes of all tensors that operations create, on any device."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; to forbid it, torch would import its compiler, which takes a second."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0

@@ -20,6 +20,7 @@ from plait_engine.loader.load import DTYPES, checkpoint_dtype, fill_model, read_
 from plait_engine.memory_plan import MemoryPlan, plan_memory
 from plait_engine.models.base import Model, bind_states
 from plait_engine.models.registry import build_model
+from plait_engine.remembered import remembered
 from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.runner import ModelRunner
@@ -90,7 +91,10 @@ def make_plan(config: EngineConfig) -> Plan:
 
     def activations(max_seqs: int) -> int:
         limits = SchedulerLimits(tokens, max_seqs, model.max_positions)
-        return activation_bytes(build(kernels=PLANNING_KERNELS), limits, config.decode_padding)
+        question = repr((described, dtype, config.state_dtype, config.page_size, limits, config.decode_padding))
+        return remembered(
+            question, lambda: activation_bytes(build(kernels=PLANNING_KERNELS), limits, config.decode_padding)
+        )
 
     memory = plan_memory(
         model.plan.groups,

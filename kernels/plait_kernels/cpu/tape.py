@@ -55,6 +55,11 @@ class _NoReading(TorchFunctionMode):
 
 
 class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; to forbid it, torch would import its compiler, which takes a second."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._steps: list[Callable[[], None] | tuple[int, bytes]] = []
