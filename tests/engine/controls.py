@@ -42,7 +42,7 @@ CONTROLS = (
         "case 3: a fresh slot is zero",
         f"{ORACLE}::fresh_requests_start_from_nothing",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, addresses, 0)",
+        "                self._fill(group, fresh, 0)",
         "                pass",
     ),
     Control(
@@ -105,15 +105,15 @@ CONTROLS = (
         "case 29: the same steps give the same bits",
         f"{ORACLE}::same_greedy_load",
         f"{ENGINE}/runner/runner.py",
-        "logits = self.model.logits(hidden[batch.logit_rows])",
-        "logits = self.model.logits(hidden[batch.logit_rows]) + 1e-5 * torch.rand(1)",
+        "logits = self.model.logits(hidden)\n",
+        "logits = self.model.logits(hidden) + 1e-5 * torch.rand(1)\n",
     ),
     Control(
         "both loops give the same: a token still on the device is what the next step starts from",
         f"{ORACLE}::overlapped_loop_gives_the_same",
         f"{ENGINE}/runner/runner.py",
-        "batch.token_ids[places] = self._last_tokens[rows]",
-        "batch.token_ids[places] = self._last_tokens[rows] * 0 + 5",
+        "= self._last_tokens[built.pending.rows]",
+        "= self._last_tokens[built.pending.rows] * 0 + 5",
     ),
     Control(
         "both loops give the same: penalties wait for the last token",
@@ -134,7 +134,7 @@ CONTROLS = (
         "case 30: and from a state of zero",
         "test_preemption.py::preempted_sequences_give and (granite or lfm2)",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, addresses, 0)",
+        "                self._fill(group, fresh, 0)",
         "                pass",
     ),
     Control(
@@ -297,7 +297,7 @@ CONTROLS = (
         "500 aborts leave the neighbours right",
         "test_aborts.py::random_aborts and granite",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, addresses, 0)",
+        "                self._fill(group, fresh, 0)",
         "                pass",
     ),
     Control(
@@ -311,7 +311,7 @@ CONTROLS = (
         "500 aborts on the demo leave the neighbours right",
         "test_demo.py::five_hundred and plain",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, addresses, 0)",
+        "                self._fill(group, fresh, 0)",
         "                pass",
     ),
     Control(

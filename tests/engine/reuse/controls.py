@@ -43,7 +43,7 @@ REUSE = (
         "invariant 5: who found nothing starts from zero, wherever his rows were before",
         f"{HITS}::known_as_a_whole and granite",
         f"{STATE}/ledger.py",
-        "                self._fill(group, addresses, 0)",
+        "                self._fill(group, fresh, 0)",
         "                pass",
     ),
     (
@@ -120,8 +120,8 @@ REUSE = (
         "bytes are compared, group by group",
         f"{DRILL}::whatever_is_broken and braid",
         f"{STATE}/restore.py",
-        "if g.id in written and written[g.id] != read[g.id])",
-        "if g.id == min(written) and written[g.id] != read[g.id])",
+        "for group in groups if not whole.get(group.id, True))",
+        "for group in groups if group.id == min(whole) and not whole.get(group.id, True))",
     ),
     (
         "case 1: a checkpoint lies where its state does",
