@@ -223,3 +223,19 @@ async def test_defaults_of_the_model_are_used_where_the_client_says_nothing(
     await complete(client, temperature=0, top_k=-1)
     sampled = [request.sampling for request in engine.requests]
     assert [(each.temperature, each.top_k) for each in sampled] == [(0.25, 5), (0.0, 0)]
+
+
+async def test_best_of_tells_the_likeliest_of_what_was_drawn(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    prompts = ["one", "two"]
+    drawn = await complete(client, prompt=prompts, n=5, max_tokens=6, logprobs=0)
+    told = await complete(client, prompt=prompts, n=2, best_of=5, max_tokens=6, echo=True)
+    for place, prompt in enumerate(prompts):
+        ranked = sorted(
+            drawn["choices"][5 * place : 5 * place + 5], key=lambda choice: sum(choice["logprobs"]["token_logprobs"])
+        )
+        expected = [prompt + choice["text"] for choice in reversed(ranked[-2:])]
+        assert [choice["text"] for choice in told["choices"][2 * place : 2 * place + 2]] == expected
+    assert [choice["index"] for choice in told["choices"]] == [0, 1, 2, 3]
+    assert {choice["logprobs"] for choice in told["choices"]} == {None}
+    assert told["usage"]["completion_tokens"] == 2 * 5 * 6
+    assert engine.sequences_running == 0

@@ -168,3 +168,25 @@ async def test_the_engine_is_shut_down_with_the_application(engine: FakeEngine, 
     async with started(engine, text):
         assert not engine.shut_down
     assert engine.shut_down
+
+
+async def test_deep_health_generates_a_token(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    answer = await client.get("/health/deep")
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "ok"
+    (request,) = engine.requests
+    assert (request.sampling.max_tokens, len(request.prompt)) == (1, 1)
+
+
+async def test_deep_health_says_what_is_wrong(
+    client: httpx.AsyncClient, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.error_at_step = 0
+    answer = await client.get("/health/deep")
+    assert (answer.status_code, answer.json()["status"]) == (503, "a kernel failed")
+    engine.error_at_step = None
+    engine.step_seconds = 1
+    monkeypatch.setattr("plait_server.routes.health.DEEP_SECONDS", 0.05)
+    answer = await client.get("/health/deep")
+    assert (answer.status_code, answer.json()["status"]) == (503, "no token within 0.05 seconds")
+    assert engine.sequences_running == 0

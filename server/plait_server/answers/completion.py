@@ -20,6 +20,8 @@ from plait_server.text.tokenizer import TextTokenizer
 class CompletionOptions(AnswerOptions):
     echoes: tuple[str, ...] = ()
     """The prompts' texts; empty without echo."""
+    told: int = 1
+    """Choices for each prompt; more may have been drawn."""
 
 
 class EchoedPrompt:
@@ -55,7 +57,7 @@ def answer(generation: Generation, head: Head, choices: list[Choice], options: C
 
 def choice_fields(generation: Generation, choice: Choice, options: CompletionOptions) -> dict[str, Any]:
     tokenizer = generation.tokenizer
-    place = choice.index // generation.job.n
+    place = choice.index // options.told
     part = generation.parts[place]
     text, ids, offsets = choice.text, list(choice.token_ids), list(choice.offsets)
     rows: list[TokenLogprobs | None] = list(choice.logprobs)

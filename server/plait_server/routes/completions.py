@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from plait_server.answers import completion
+from plait_server.answers.best import best
 from plait_server.answers.collected import collect
 from plait_server.answers.completion import CompletionChunks, CompletionOptions
 from plait_server.answers.head import Head
@@ -35,7 +36,7 @@ async def create_completion(body: CompletionBody, front: Front, call: Caller) ->
         options = options_of(front, body, job)
         generation = front.generate(job, call)
         if not body.stream:
-            choices = await collect(generation)
+            choices = best(await collect(generation), body.drawn, body.choices)
             document = completion.answer(generation, head, choices, options)
             return Response(orjson.dumps(document), media_type="application/json")
     return EventStream(generation, CompletionChunks(generation, head, options), front.running)
@@ -43,8 +44,9 @@ async def create_completion(body: CompletionBody, front: Front, call: Caller) ->
 
 async def job_of(front: FrontEnd, body: CompletionBody, call: Call) -> Job:
     most = front.config.max_sequences_per_request
-    if len(body.prompt) * body.choices > most:
-        raise bad("n", f"prompts times n is {len(body.prompt) * body.choices}; at most {most} are allowed")
+    if len(body.prompt) * body.drawn > most:
+        name = "n" if body.best_of is None else "best_of"
+        raise bad(name, f"prompts times {name} is {len(body.prompt) * body.drawn}; at most {most} are allowed")
     if body.explain_cache and len(body.prompt) > 1:
         raise bad("plait", "pin and explain_cache are for one prompt; send prompts one by one")
     add_special_tokens = body.add_special_tokens is not False
@@ -55,13 +57,18 @@ async def job_of(front: FrontEnd, body: CompletionBody, call: Call) -> Job:
         longest, body.max_tokens, limit, default=DEFAULT_MAX_TOKENS, params=PARAMS, most=call.max_tokens
     )
     echoed = body.logprobs if body.echo else None
+    ranking = 0 if body.drawn > body.choices else None
     wanted = [number for number in (body.prompt_logprobs, echoed) if number is not None]
     return Job(
         prompts=tuple(prompts),
         sampling=sampling(
-            front, body, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=max(wanted, default=None)
+            front,
+            body,
+            max_tokens=max_tokens,
+            logprobs=ranking if body.logprobs is None else body.logprobs,
+            prompt_logprobs=max(wanted, default=None),
         ),
-        n=body.choices,
+        n=body.drawn,
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
         grammar=await front.grammars.check(body.grammar, body.grammar_param),
@@ -87,5 +94,8 @@ def echoes(front: FrontEnd, body: CompletionBody, prompts: list[tuple[int, ...]]
 
 def options_of(front: FrontEnd, body: CompletionBody, job: Job) -> CompletionOptions:
     return CompletionOptions(
-        **asked(body), logprobs=body.logprobs is not None, echoes=echoes(front, body, list(job.prompts))
+        **asked(body),
+        logprobs=body.logprobs is not None,
+        echoes=echoes(front, body, list(job.prompts)),
+        told=body.choices,
     )
