@@ -182,7 +182,7 @@ CONTROLS = (
     ),
     Control(
         "case 32: a prefill has all its pages before it starts",
-        f"{RANDOM}::everything_ends",
+        "state/test_sequence_state.py::never_needs_more_than_it_took",
         f"{ENGINE}/state/sequence_state.py",
         "self.group.pages_for(span) + 1)",
         "self.group.pages_for(span) - 1)",
