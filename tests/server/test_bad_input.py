@@ -1,13 +1,17 @@
 """Input that must not hurt: the right status, a message that helps, and a server that goes on serving."""
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.server import sse
 from tests.server.fake_engine import FakeEngine
+from tests.server.waiting import eventually
 
 USER = {"role": "user", "content": "hello"}
 MAX_ANSWER_BYTES = 4_000
@@ -173,9 +177,19 @@ def cases(endpoint: str) -> list[Any]:
 
 @pytest.fixture
 async def served(client: httpx.AsyncClient, engine: FakeEngine) -> AsyncIterator[httpx.AsyncClient]:
-    """Afterwards nothing runs, the engine has seen nothing of it, and a good request is answered."""
+    """Nothing that is sent costs a second of the processor, and a stream beside it comes to its end.
+
+    Afterwards nothing runs, the engine has seen nothing of it, and a good request is answered.
+    """
+    engine.step_seconds = 0.001
+    beside = {"prompt": "beside", "max_tokens": 20, "stream": True}
+    stream = asyncio.create_task(client.post("/v1/completions", json=beside))
+    await eventually(lambda: bool(engine.requests))
+    started = time.process_time()
     yield client
-    assert engine.requests == []
+    assert time.process_time() - started < 1
+    assert len("".join(sse.parse((await stream).text).texts().values())) == 20
+    assert len(engine.requests) == 1
     assert engine.sequences_running == 0
     assert (await client.post("/v1/completions", json={"prompt": "hello"})).status_code == 200
     assert (await client.get("/health")).status_code == 200

@@ -4,7 +4,9 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from plait_server.config import ServerConfig
@@ -181,3 +183,40 @@ def test_websockets_are_refused(strict: LiveServer) -> None:
     head = b"GET /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: websocket\r\n"
     answer = talk(strict, head + b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
     assert answer.split(b" ", 2)[1] in (b"400", b"404", b"405", b"426")
+
+
+def test_two_hundred_half_open_connections_do_not_stop_service(live: LiveServer) -> None:
+    """Idle ones, half a head, half a body: everybody else is served, and the process does not grow by much."""
+    process = psutil.Process()
+    heads = (b"", b"GET /hea", HEALTH, POST + b'content-length: 100\r\n\r\n{"prompt"')
+    before = process.memory_info().rss
+    with ExitStack() as stack:
+        for number in range(200):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", live.server.port), timeout=5))
+            client.sendall(heads[number % len(heads)])
+        with live.client() as client:
+            started = time.monotonic()
+            for _ in range(20):
+                assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+            assert time.monotonic() - started < 10
+        assert len(live.front.running) == 0
+    assert process.memory_info().rss - before < 40 * 1024 * 1024
+
+
+def test_memory_stays_flat_while_bad_requests_come(live: LiveServer) -> None:
+    process = psutil.Process()
+    bodies = [
+        b"[" * 100_000,
+        b'{"prompt": "' + b"x" * 2_000_000 + b'"}',
+        b'{"prompt": ' + b"[1.5]," * 10_000,
+        b"\xff" * 9_999,
+    ]
+    sizes = []
+    with live.client() as client:
+        for _ in range(4):
+            for number in range(40):
+                headers = {"content-type": "application/json", "x-request-id": "x" * 1_000_000}
+                answer = client.post("/v1/completions", content=bodies[number % len(bodies)], headers=headers)
+                assert answer.status_code == 400
+            sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[0] < 40 * 1024 * 1024
