@@ -5,7 +5,6 @@ answer, by recomputing from further back, count exactly one failed restore under
 in order.
 """
 
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,21 +14,15 @@ from torch import Tensor
 
 from plait_engine.build import build_engine
 from plait_engine.config import EngineConfig
+from plait_engine.drill_subject import PROMPT, Subject
 from plait_engine.engine import Engine
-from plait_engine.request import Request, SamplingParams
-from plait_engine.scheduler.step_plan import Row
-from plait_engine.state.checkpoint import Checkpoint, WindowPages
-from plait_engine.state.lease import Lease
-from plait_engine.state.ledger import Units
+from plait_engine.state.checkpoint import WindowPages
 from plait_engine.state.poison import Poison
 from plait_engine.state.pools import StateBug
-from plait_engine.state.restore import Restore
-from plait_engine.state.resume_point import ResumePoint
-from plait_engine.state.spec import Granule, GroupId, Position, StateGroup
+from plait_engine.state.spec import Position, StateGroup
+from plait_engine.state.tiers.slow import NEVER
 from plait_engine.verify import TOLERANCE
 
-PROMPT, PREFIX, ANSWER = 53, 19, 4
-"""Tokens. The prefix leaves a lower resume point to fall back to."""
 FAILURES = "plait_state_restore_failures_total"
 
 
@@ -48,73 +41,6 @@ class Outcome:
     remark: str = ""
 
 
-class Subject:
-    """One prompt in a namespace of its own, its resume points, and what a break needs to get at them."""
-
-    def __init__(self, engine: Engine, salt: str) -> None:
-        self.engine, self.salt = engine, salt
-        self.cache, self.ledger = engine.scheduler.cache, engine.ledger
-        vocabulary, words = engine.runner.vocab_size, random.Random(salt)
-        self.prompt = tuple(words.randrange(vocabulary) for _ in range(PROMPT))
-        self.lease: Lease | None = None
-        self.strangers: list[Units] = []
-
-    def prepare(self) -> tuple[list[int], Tensor]:
-        """Cache the prefix and the prompt, each up to its last token but one; returns the cold answer."""
-        cold = self.ask(self.prompt, salt=f"{self.salt}, cold")[0]
-        for length in (PREFIX + 1, PROMPT):
-            self.ask(self.prompt[:length], self.salt)
-            for node in [*self.point.node.children.values()]:
-                self.cache.tree.drop_leaf(node)
-        return cold
-
-    def ask(self, prompt: tuple[int, ...], salt: str) -> tuple[tuple[list[int], Tensor], int]:
-        """Tokens, their logits ``[tokens, vocab]``, and how many tokens of the prompt were skipped."""
-        engine, logits, tokens, cached = self.engine, list[Tensor](), list[int](), 0
-
-        def tap(rows: tuple[Row, ...], values: Tensor) -> None:
-            logits.extend(row.float().cpu().clone() for i, row in enumerate(values) if not rows[i].sequence.tainted)
-
-        engine.runner.tap = tap
-        sampling = SamplingParams(max_tokens=ANSWER, temperature=0.0, ignore_eos=True)
-        engine.add(Request(id="drill", prompt=prompt, sampling=sampling, cache_salt=salt))
-        while not engine.idle:
-            for delta in engine.step():
-                tokens.extend(delta.token_ids)
-                cached += delta.cached_tokens
-        engine.runner.tap = None
-        # A restore that is found untrue when its step is over has sampled too; only the last answer was given.
-        return (tokens, torch.stack(logits[-len(tokens) :])), cached
-
-    @property
-    def point(self) -> ResumePoint:
-        match = self.cache.tree.match(f"\0{self.salt}", torch.tensor(self.prompt, dtype=torch.int32).numpy())
-        assert match.best is not None
-        return match.best
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        assert self.point.checkpoint is not None
-        return self.point.checkpoint
-
-    def give_away(self, group: GroupId, unit: Granule) -> None:
-        """Free a unit behind its holders' backs, under a lease, and let somebody else take it."""
-        self.lease = self.cache.tree.lease(self.point)
-        self.ledger.give_back(group, [unit] * self.ledger.references(group, unit))
-        while (taken := self.ledger.take({group: 1})) is not None:
-            self.strangers.append(taken)
-            if taken[group] == [unit]:
-                return
-        raise StateBug("a unit that was freed cannot be taken")
-
-    def tidy(self) -> None:
-        if self.lease is not None:
-            self.cache.withdraw(Restore(self.lease.point, self.lease, ()))
-        for units in self.strangers:
-            for group, own in units.items():
-                self.ledger.give_back(group, own)
-
-
 @dataclass(frozen=True)
 class Drill:
     """``reason`` is the label under which the failure must be counted. ``on`` says which groups it can be done to."""
@@ -123,6 +49,8 @@ class Drill:
     reason: str
     on: Callable[[StateGroup], bool]
     apply: Callable[[Subject, StateGroup], None]
+    whole: bool = False
+    """Said of the checkpoint as a whole: counted for its first group."""
 
 
 def drop_tail_page(subject: Subject, group: StateGroup) -> None:
@@ -175,6 +103,23 @@ def give_away(subject: Subject, group: StateGroup) -> None:
         subject.give_away(group.id, subject.checkpoint.owned()[group.id][-1])
 
 
+def fail_tier(subject: Subject, _: StateGroup) -> None:
+    subject.offload()[0].failing = True
+
+
+def lose_in_tier(subject: Subject, group: StateGroup) -> None:
+    del subject.offload()[1][group.id]
+
+
+def delay_tier(subject: Subject, _: StateGroup) -> None:
+    subject.offload()[0].polls = NEVER
+    subject.cache.fetches.patience_seconds = 0.02
+
+
+def flip_in_tier(subject: Subject, group: StateGroup) -> None:
+    subject.offload()[1][group.id][-1, 5] ^= 1
+
+
 def _full(group: StateGroup) -> bool:
     return group.full
 
@@ -201,12 +146,14 @@ DRILLS = (
     Drill("last page dropped", "pages_missing", _full, drop_tail_page),
     Drill("byte of the state flipped", "checksum", _slot, flip_byte),
     Drill("two slots swapped", "checksum", _slot, swap_slots),
-    Drill("position stamp moved", "position", _beside_pages, move_stamp),
-    Drill("layout fingerprint changed", "layout", _beside_pages, change_layout),
+    Drill("position stamp moved", "position", _beside_pages, move_stamp, whole=True),
+    Drill("layout fingerprint changed", "layout", _beside_pages, change_layout, whole=True),
     Drill("freed under a lease, and taken by others", "stale", _any, give_away),
+    Drill("tier fails", "tier_failed", _beside_pages, fail_tier, whole=True),
+    Drill("tier has lost the state", "tier_failed", _beside_pages, lose_in_tier),
+    Drill("tier is late", "tier_timeout", _beside_pages, delay_tier, whole=True),
+    Drill("byte flipped in the tier", "checksum", _beside_pages, flip_in_tier),
 )
-WHOLE = ("position", "layout")
-"""Said of a checkpoint as a whole: counted for its first group."""
 
 
 def drill(config: EngineConfig) -> list[Outcome]:
@@ -217,24 +164,28 @@ def drill(config: EngineConfig) -> list[Outcome]:
 
 def drill_engine(engine: Engine) -> Iterator[Outcome]:
     yield whole(engine)
+    if any(map(_beside_pages, engine.ledger.groups)):
+        yield whole(engine, Subject.offload, "nothing, with the state in a tier")
     for each in DRILLS:
         groups = [group for group in engine.ledger.groups if each.on(group)]
         if not groups:
             yield Outcome(each.broken, "", passed=True, remark="this model has no such state")
-        for group in groups[:1] if each.reason in WHOLE else groups:
+        for group in groups[:1] if each.whole else groups:
             yield perform(engine, each, group)
 
 
-def whole(engine: Engine) -> Outcome:
+def whole(engine: Engine, first: Callable[[Subject], object] = lambda _: None, name: str = "nothing") -> Outcome:
     """The counterpart: nothing is broken, and then the prompt is skipped but for its last token."""
-    subject = Subject(engine, "nothing")
+    subject = Subject(engine, name)
     cold = subject.prepare()
     before = failures(engine)
+    first(subject)
     warm, cached = subject.ask(subject.prompt, subject.salt)
+    subject.tidy()
     difference = relative_difference(engine, cold, warm)
     hit = cached == PROMPT - 1
     good = hit and difference is not None and failures(engine) == before
-    return Outcome("nothing", "all", good, cached, "", difference or 0.0, "" if hit else "the prompt was not cached")
+    return Outcome(name, "all", good, cached, "", difference or 0.0, "" if hit else "the prompt was not cached")
 
 
 def perform(engine: Engine, each: Drill, group: StateGroup) -> Outcome:

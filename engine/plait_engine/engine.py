@@ -22,8 +22,8 @@ from plait_engine.state.pins import PinRefused
 from plait_engine.state.pools import StateBug
 from plait_engine.state.sequence_state import SequenceState
 
-GRAMMAR_PAUSE_SECONDS = 0.001
-"""While nothing runs and a grammar is being compiled in its thread."""
+PAUSE_SECONDS = 0.001
+"""While nothing runs, and a grammar is being compiled in its thread or a state is on its way from a tier."""
 
 
 class CannotFit(Exception):
@@ -231,8 +231,8 @@ class Engine:
         """Nothing could be planned and nothing is in flight: idle, or a bug that must not become a silent loop."""
         if not self._sequences:
             return []
-        if self._grammars.preparing:
-            time.sleep(GRAMMAR_PAUSE_SECONDS)
+        if self._grammars.preparing or self.scheduler.cache.fetches.under_way:
+            time.sleep(PAUSE_SECONDS)
             return []
         stuck = min(self._sequences.values(), key=lambda s: s.order)
         self.stats.count("plait_no_progress_total")
@@ -280,6 +280,11 @@ class Engine:
     def cache_order(self, order: CacheOrder) -> CacheAnswer:
         """What a tenant asks of its part of the cache. Between steps; what running sequences need stays."""
         return obey(order, self.scheduler.cache)
+
+    def close(self) -> None:
+        """Give up what is under way beside the steps; nothing writes to the arena any more."""
+        self.auditor.defer()
+        self.scheduler.cache.close()
 
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready. Only between steps with nothing in flight."""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
+from plait_engine.state.checkpoint import Stage
 from plait_engine.state.ledger import Ledger, Units
 from plait_engine.state.prefix_cache import PrefixCache
 
@@ -28,8 +29,15 @@ def arena_gauges(cache: PrefixCache, running: Iterable[Units]) -> Gauges:
         "plait_slots": dict(units[False]),
         "plait_arena_bytes": {**n_bytes, "use=free": total - used},
         "plait_cache_utilization_ratio": {"": used / total},
-        "plait_checkpoints": {"tier=arena": float(sum(node.checkpoint is not None for node in cache.tree.nodes()))},
+        "plait_checkpoints": _checkpoints(cache),
     }
+
+
+def _checkpoints(cache: PrefixCache) -> dict[str, float]:
+    held = [node.checkpoint for node in cache.tree.nodes() if node.checkpoint is not None]
+    away = sum(checkpoint.stage is Stage.OFFLOADED for checkpoint in held)
+    counts = {"tier=arena": float(len(held) - away)}
+    return counts if cache.tier is None else {**counts, f"tier={cache.tier.name}": float(away)}
 
 
 def _held(ledger: Ledger, running: Iterable[Units]) -> dict[int, set[int]]:

@@ -60,7 +60,7 @@ class EngineProcess:
             self._send(Ready(built.info))
             while os.getppid() == self._parent and self._turn(built.engine):
                 pass
-            built.engine.auditor.defer()
+            built.engine.close()
         except Exception as error:  # Whatever it is, the front end must hear of it.
             traceback.print_exc()
             self._send(Failed(f"{type(error).__name__}: {error}"))

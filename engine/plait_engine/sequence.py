@@ -56,6 +56,8 @@ class Sequence:
     reuse_counted: bool = False
     flawed: bool = False
     """Whether a resume point on its way was found broken."""
+    passed_over: bool = False
+    """Whether a resume point that lies in a tier was not waited for."""
     preempted: bool = False
     """In the queue since it gave up its memory."""
     left: list[Position] = field(default_factory=list)

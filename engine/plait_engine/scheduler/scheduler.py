@@ -41,6 +41,10 @@ class Scheduler:
         """In order of ``Sequence.order``."""
         self._free_rows = list(range(limits.max_seqs - 1, -1, -1))
         self.preempted = 0
+        self._planned: set[Sequence] = set()
+        """Have a row in the step that is being planned, so they are nobody's victims any more."""
+        self._short: Sequence | None = None
+        """Had too few pages for its last chunk, since its victim was planned already."""
 
     @property
     def ledger(self) -> Ledger:
@@ -56,6 +60,8 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """The next step. Empty only when nothing runs and nothing waits, or all that runs is in flight."""
+        self.cache.poll()
+        self._planned.clear()
         budget = self.limits.max_batch_tokens
         preempted = self.preempted
         decodes, held = self._decode_rows(budget)
@@ -78,6 +84,7 @@ class Scheduler:
             sequence.row = -1
         else:
             self.waiting.remove(sequence)
+            self.cache.leave(sequence)
         if sequence.restore is not None:
             self.cache.withdraw(sequence.restore)
             sequence.restore = None
@@ -105,10 +112,14 @@ class Scheduler:
         for sequence in list(self.running):
             if len(rows) == budget:
                 break
-            if sequence.row < 0 or not self._decodes(sequence):
+            short = sequence is self._short and sequence.finish is None
+            if sequence.row < 0 or not (short or self._decodes(sequence)):
                 continue
             if self._grow(sequence, sequence.scheduled + 1):
-                rows.append(Row(sequence, sequence.scheduled, 1, samples=True, restore=_handed_over(sequence)))
+                self._short = None if short else self._short
+                if self._decodes(sequence):
+                    rows.append(Row(sequence, sequence.scheduled, 1, samples=True, restore=_handed_over(sequence)))
+                    self._planned.add(sequence)
             elif sequence.row >= 0:
                 return rows, True
         return rows, False
@@ -123,15 +134,17 @@ class Scheduler:
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
         """Pages for the first ``tokens`` tokens; preempts younger sequences for it, at last the sequence itself.
 
-        False when it was preempted, or when who should be is named by a launched step.
+        False when it was preempted, or when who should be is named by a step, launched or being planned.
         """
         if tokens <= sequence.state.capacity:
             return True
         sequence.state.pass_windows(sequence.scheduled, self.ledger)
         demand = sequence.state.growth_demand(tokens)
         while (units := self.cache.take(demand)) is None:
+            if self.cache.recall():
+                continue
             youngest = self.running[-1]
-            if youngest.in_flight:
+            if youngest.in_flight or youngest in self._planned:
                 return False
             self._preempt(youngest)
             if youngest is sequence:
@@ -153,8 +166,12 @@ class Scheduler:
         while admit and budget > 0 and len(prefilling) < MAX_PREFILLING and (admitted := self._admit()) is not None:
             prefilling.append(admitted)
         counts = self._share(sorted(prefilling, key=lambda s: s.order), budget)
-        rows = (self._chunk(sequence, count) for sequence, count in counts.items() if sequence.row >= 0)
-        return [row for row in rows if row is not None]
+        rows = []
+        for sequence, count in counts.items():
+            if sequence.row >= 0 and (row := self._chunk(sequence, count)) is not None:
+                rows.append(row)
+                self._planned.add(sequence)
+        return rows
 
     @staticmethod
     def _prefills(sequence: Sequence) -> bool:
@@ -176,14 +193,21 @@ class Scheduler:
         return counts
 
     def _chunk(self, sequence: Sequence, count: int) -> Row | None:
-        """None when windows that others hold too left it without a page, and nobody younger could give one."""
+        """Shorter, or None, when windows that others hold too left it without a page and nobody younger could give one:
+        then it comes before whoever is younger in the next step.
+        """
         start, end = sequence.scheduled, Position(sequence.scheduled + count)
         if not self._grow(sequence, end):
-            return None
+            if sequence.row < 0:
+                return None
+            self._short = sequence
+            end = Position(min(end, sequence.state.capacity))
+            if end <= start:
+                return None
         emits = tuple(self._emits(sequence, end))
         sequence.emitting += tuple(checkpoint.position for checkpoint in emits)
         samples = end == sequence.length and sequence.request.sampling.max_tokens > 0
-        return Row(sequence, start, count, samples, _handed_over(sequence), emits)
+        return Row(sequence, start, end - start, samples, _handed_over(sequence), emits)
 
     def _emits(self, sequence: Sequence, end: Position) -> Iterator[Checkpoint]:
         """Checkpoints that a chunk up to ``end`` leaves on its way. Where there is no room it leaves fewer."""
@@ -195,7 +219,8 @@ class Scheduler:
     def _admit(self) -> Sequence | None:
         """The first in the queue that is not held, with everything its prompt takes, or nobody.
 
-        Who is held waits for a prefix that is being computed right now, and only such a one is overtaken.
+        Who is held waits for a prefix that is being computed right now, or is on its way from a tier, and only such a
+        one is overtaken.
         """
         if not self._free_rows:
             return None
@@ -203,7 +228,10 @@ class Scheduler:
             match = self.cache.match(sequence)
             if self.cache.enabled and hold_for(sequence, self.running, match):
                 continue
-            if not self._enter(sequence, match):
+            ready = self.cache.bring(sequence, match)
+            if ready is None:
+                continue
+            if not self._enter(sequence, ready):
                 return None
             self.waiting.remove(sequence)
             sequence.row = self._free_rows.pop()
@@ -221,7 +249,11 @@ class Scheduler:
         chunk = self.limits.max_batch_tokens
         if self.cache.admit(sequence, match, chunk):
             return True
-        return not self.running and match.best is not None and self.cache.admit(sequence, NO_MATCH, chunk)
+        if self.running:
+            return False
+        if self.cache.recall() and not match.best and self.cache.admit(sequence, match, chunk):
+            return True
+        return match.best is not None and self.cache.admit(sequence, NO_MATCH, chunk)
 
 
 def _handed_over(sequence: Sequence) -> Restore | None:

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from torch import Tensor
 
 from plait_engine.state.ledger import Ledger, Units
 from plait_engine.state.pools import StateBug
 from plait_engine.state.spec import Granule, GroupId, Position
+
+if TYPE_CHECKING:
+    from plait_engine.state.offload import Offloaded
 
 StepReceipt = NewType("StepReceipt", int)
 """Proof that a step has been committed: only ``Engine`` makes one, when the step that wrote something is over."""
@@ -19,6 +22,8 @@ class Stage(StrEnum):
     """Rows are taken; a step that is planned or under way will write them."""
     PUBLISHED = "published"
     """Written by a committed step and findable. Immutable from here on."""
+    OFFLOADED = "offloaded"
+    """Its units lie in a tier. It is there, and must be fetched before anybody can go on from it."""
     GONE = "gone"
     """Everything was given back."""
 
@@ -49,6 +54,8 @@ class Checkpoint:
     stage: Stage = Stage.RESERVED
     receipt: StepReceipt | None = None
     leases: int = 0
+    away: "Offloaded | None" = None
+    """Where its units are while it is offloaded."""
 
     def publish(self, receipt: StepReceipt, checksum: Tensor | None) -> None:
         """The step that wrote the rows is committed."""
@@ -62,7 +69,9 @@ class Checkpoint:
             raise StateBug(f"a checkpoint at {self.position} is discarded under {self.leases} leases")
         for group, units in self.owned().items():
             ledger.give_back_own(group, units, self.births.get(group, ledger.births(group, units)))
-        self.slots, self.windows, self.stage = {}, {}, Stage.GONE
+        if self.away is not None:
+            self.away.drop()
+        self.slots, self.windows, self.away, self.stage = {}, {}, None, Stage.GONE
 
     def owned(self) -> Units:
         """References that it holds, slot rows and window pages."""

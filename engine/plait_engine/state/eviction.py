@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from plait_engine.state.checkpoint import Stage
 from plait_engine.state.compaction import Compactor, Moves
 from plait_engine.state.ledger import Demand, Ledger, Units
 from plait_engine.state.node import Node, Tokens
@@ -118,7 +119,8 @@ class Evictor:
 
     Nodes that change are only noted, and scored when room is needed, so that look-ups and inserts stay cheap.
     ``count(kind, reason)`` is told of every eviction. With ``move``, survivors are moved out of nearly empty slabs
-    where that saves evictions.
+    where that saves evictions. ``offload`` may bring a checkpoint's state to a tier instead of losing it; the tokens
+    stay then, and are evicted in their turn.
     """
 
     def __init__(
@@ -128,12 +130,14 @@ class Evictor:
         seconds: Seconds = linear_seconds,
         count: Callable[[str, str], None] | None = None,
         move: Moves | None = None,
+        offload: Callable[[Node], bool] | None = None,
     ) -> None:
         self.tree = tree
         self.ledger: Ledger = tree.ledger
         self.policy = policy
         self._seconds = seconds
         self._count = count
+        self._offload = offload
         self._unit_bytes = {group.id: group.unit_bytes for group in tree.ledger.groups}
         self._compactor = None if move is None else Compactor(tree, move)
         self._heap: list[tuple[float, int, Node]] = []
@@ -192,6 +196,11 @@ class Evictor:
 
     def _drop(self, entry: Entry, score: float) -> None:
         node, inner = entry.node, bool(entry.node.children)
+        if self._offload is not None and self._offload(node):
+            self.changed(node)
+            if self._count is not None:
+                self._count("checkpoint", "offloaded")
+            return
         stranded = not inner and entry.seconds == 0
         if inner:
             self.tree.drop_checkpoint(node)
@@ -232,7 +241,7 @@ class Evictor:
         """What evicting at this node means, or None where nothing can go."""
         checkpoint = node.checkpoint
         if node.children:
-            if checkpoint is None or checkpoint.leases:
+            if checkpoint is None or checkpoint.leases or checkpoint.stage is Stage.OFFLOADED:
                 return None
             n_bytes = self._bytes(checkpoint.slots)
         else:
@@ -336,9 +345,10 @@ class LearnedEvictor(Evictor):
         seconds: Seconds = linear_seconds,
         count: Callable[[str, str], None] | None = None,
         move: Moves | None = None,
+        offload: Callable[[Node], bool] | None = None,
     ) -> None:
         self.model = ReuseModel()
-        super().__init__(tree, ExpectedReuse(self.model), seconds, count, move)
+        super().__init__(tree, ExpectedReuse(self.model), seconds, count, move, offload)
 
     def observe(self, namespace: str, tokens: Tokens, end: int) -> Sighting:
         """Call once for each request, when it is first admitted; ``end`` is where its checkpoint will be."""

@@ -9,13 +9,16 @@ from plait_engine.pin import PinOutcome
 from plait_engine.sequence import Sequence
 from plait_engine.state.checkpoint import Checkpoint, StepReceipt, WindowPages
 from plait_engine.state.eviction import LearnedEvictor, branch_position
+from plait_engine.state.fetch import Fetch, Fetches
 from plait_engine.state.ledger import Demand, Ledger, Units
 from plait_engine.state.node import Node
+from plait_engine.state.offload import offload
 from plait_engine.state.pins import PinRefused, Pins
 from plait_engine.state.placement import Placement
 from plait_engine.state.restore import Flaw, Restore, find_flaw, reasons
 from plait_engine.state.resume_point import NO_MATCH, Match, ResumePoint
 from plait_engine.state.spec import GroupId, Position
+from plait_engine.state.tiers.tier import Tier
 from plait_engine.state.tree import PrefixTree
 from plait_engine.state.unit_copy import UnitCopier
 from plait_engine.stats import Stats
@@ -51,7 +54,9 @@ class PrefixCache:
         self.fingerprint = fingerprint
         self.enabled = enabled
         self.tree = PrefixTree(ledger)
-        self.evictor = LearnedEvictor(self.tree, count=self.evicted, move=copier.copy)
+        self.evictor = LearnedEvictor(self.tree, count=self.evicted, move=copier.copy, offload=self.offload)
+        self.tier: Tier | None = None
+        self.fetches = Fetches(self.tree, copier, self.take)
         self.pins = Pins(self.tree, stats, ledger.slabs.total // 4 if pin_slabs is None else pin_slabs)
         self._slot_demand: Demand = {g.id: g.units_per_slot for g in ledger.groups if not g.paged}
         self._condemned: list[Checkpoint] = []
@@ -72,7 +77,7 @@ class PrefixCache:
             "plait_prefix_lookup_tokens_total": [""],
             "plait_prefix_hit_tokens_total": [""],
             "plait_prefix_effective_hit_tokens_total": [""],
-            "plait_prefix_lost_tokens_total": ["reason=no_checkpoint", "reason=restore_failed"],
+            "plait_prefix_lost_tokens_total": ["reason=no_checkpoint", "reason=restore_failed", "reason=restoring"],
             "plait_prefix_unused_total": ["reason=bypass", "reason=no_match", "reason=too_short"],
             "plait_state_restores_total": [f"state={kind},tier=arena" for kind in kinds],
             "plait_state_restore_failures_total": [
@@ -91,6 +96,20 @@ class PrefixCache:
             for labels in series:
                 self.stats.count(name, 0, labels)
 
+    def use_tier(self, tier: Tier) -> None:
+        """From now on, states that are evicted go there."""
+        self.tier = tier
+        self.stats.count("plait_evictions_total", 0, "kind=checkpoint,reason=offloaded")
+        for group in self.ledger.groups:
+            if not group.full:
+                self.stats.count("plait_state_restores_total", 0, f"state={group.spec.kind},tier={tier.name}")
+
+    def close(self) -> None:
+        """The engine ends."""
+        self.fetches.recall()
+        if self.tier is not None:
+            self.tier.close()
+
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def take(self, demand: Demand) -> Units | None:
@@ -103,6 +122,12 @@ class PrefixCache:
     def make_room(self, demand: Demand) -> bool:
         """See that ``demand`` can be taken; False, and nothing lost, when even all that is cached is not enough."""
         return self.evictor.make_room(demand) if self.enabled else self.ledger.can_take(demand)
+
+    def offload(self, node: Node) -> bool:
+        """Whether a node's checkpoint lies in the tier now instead of in the arena."""
+        if self.tier is None or node.checkpoint is None:
+            return False
+        return offload(node.checkpoint, self.tier, self.ledger, self.copier)
 
     def evicted(self, kind: str, reason: str) -> None:
         self.stats.count("plait_evictions_total", labels=f"kind={kind},reason={reason}")
@@ -124,6 +149,46 @@ class PrefixCache:
                 return Match(known, ())
         return Match(known, match.points, match.parts)
 
+    def bring(self, sequence: Sequence, match: Match) -> Match | None:
+        """The match as it can be used at once; None: its best resume point is on its way from a tier, and the sequence
+        waits for it. Where there is no room to bring it, the ones before it are what is left.
+        """
+        while match.best is not None and match.best.away:
+            if self.fetches.wait_for(sequence, match.best):
+                return None
+            sequence.passed_over = True
+            match = Match(match.known, match.points[1:], match.parts)
+        return match
+
+    def poll(self) -> None:
+        """Between steps: what has come from a tier."""
+        for fetch, flaw in self.fetches.poll():
+            if flaw is None:
+                self._arrived(fetch)
+            else:
+                for sequence in fetch.waiting:
+                    sequence.flawed = True
+                self.drop(fetch.point, flaw)
+
+    def _arrived(self, fetch: Fetch) -> None:
+        checkpoint = fetch.point.checkpoint
+        assert checkpoint is not None
+        assert self.tier is not None
+        for group in checkpoint.owned():
+            kind = self.ledger.groups[group].spec.kind
+            self.stats.count("plait_state_restores_total", labels=f"state={kind},tier={self.tier.name}")
+
+    def leave(self, sequence: Sequence) -> None:
+        """It was admitted, or has gone: it waits for nothing any more."""
+        self.fetches.leave(sequence)
+        self._bury()
+
+    def recall(self) -> bool:
+        """Whether there was something on its way, whose memory is free now."""
+        recalled = self.fetches.recall()
+        self._bury()
+        return recalled
+
     def admit(self, sequence: Sequence, match: Match, max_chunk: int) -> bool:
         """Give the sequence all that its tokens need, going on from the best resume point; or change nothing."""
         point, state = match.best, sequence.state
@@ -134,6 +199,7 @@ class PrefixCache:
             if lease is not None:
                 lease.give_back()
             return False
+        self.fetches.leave(sequence)
         state.admit(units)
         if point is not None and lease is not None:
             pages = {g.id: self.tree.pages_up_to(point, g.id) for g in self.ledger.groups if g.full}
@@ -162,7 +228,7 @@ class PrefixCache:
     def _found(sequence: Sequence, match: Match, position: Position) -> Reuse:
         before = sequence.reuse.known if sequence.reuse else 0  # Whose restore failed: what was known then, is lost.
         known = max(before, min(match.known, sequence.prompt_length - 1))
-        reason = "restore_failed" if sequence.flawed else "no_checkpoint"
+        reason = "restore_failed" if sequence.flawed else "restoring" if sequence.passed_over else "no_checkpoint"
         return Reuse(known, position, reason if position < known else None)
 
     def count(self, sequence: Sequence) -> None:
@@ -312,3 +378,4 @@ class PrefixCache:
     def owned(self) -> Iterator[Units]:
         yield from self.tree.owned()
         yield from (checkpoint.owned() for checkpoint in self._condemned)
+        yield from self.fetches.owned()

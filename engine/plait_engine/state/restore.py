@@ -28,13 +28,16 @@ class Flaw(NamedTuple):
     node: Node | None = None
 
 
+TIER_REASONS = ("tier_failed", "tier_timeout")
+
+
 def reasons(group: StateGroup) -> tuple[str, ...]:
     """All that may be wrong with a group's part of a resume point."""
     if group.full:
         return ("pages_missing", "stale")
     if group.paged:
-        return ("no_checkpoint", "position", "layout", "pages_missing", "stale")
-    return ("no_checkpoint", "position", "layout", "slot_missing", "stale", "checksum")
+        return ("no_checkpoint", "position", "layout", "pages_missing", "stale", *TIER_REASONS)
+    return ("no_checkpoint", "position", "layout", "slot_missing", "stale", "checksum", *TIER_REASONS)
 
 
 def find_flaw(point: ResumePoint, ledger: Ledger, fingerprint: str) -> Flaw | None:
@@ -62,10 +65,12 @@ def _flaw_of(node: Node, group: StateGroup, ledger: Ledger) -> str | None:
 def _flaw_in(
     checkpoint: Checkpoint, group: StateGroup, position: Position, ledger: Ledger, fingerprint: str
 ) -> str | None:
-    if checkpoint.stage is not Stage.PUBLISHED or checkpoint.position != position:
+    if checkpoint.stage not in (Stage.PUBLISHED, Stage.OFFLOADED) or checkpoint.position != position:
         return "position"
     if checkpoint.fingerprint != fingerprint:
         return "layout"
+    if checkpoint.stage is Stage.OFFLOADED:
+        return None  # Its parts are checked when they have come.
     births = checkpoint.births.get(group.id)
     if not group.paged:
         rows = checkpoint.slots.get(group.id, [])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from plait_engine.state.checkpoint import Checkpoint
+from plait_engine.state.checkpoint import Checkpoint, Stage
 from plait_engine.state.node import Node
 from plait_engine.state.spec import Position
 
@@ -14,6 +14,11 @@ class ResumePoint(NamedTuple):
     position: Position
     node: Node
     checkpoint: Checkpoint | None
+
+    @property
+    def away(self) -> bool:
+        """Whether some of it lies in a tier."""
+        return self.checkpoint is not None and self.checkpoint.stage is Stage.OFFLOADED
 
 
 @dataclass(frozen=True)

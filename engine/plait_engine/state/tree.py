@@ -157,6 +157,10 @@ class PrefixTree:
     def _attach(self, node: Node, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             return
+        known = node.checkpoint
+        if known is not None and known.stage is Stage.OFFLOADED and not known.leases:
+            known.discard(self.ledger)  # The same, only further away.
+            node.checkpoint = None
         if node.checkpoint is None:
             node.checkpoint = checkpoint
             checkpoint.births = {group: self.ledger.births(group, units) for group, units in checkpoint.owned().items()}

@@ -4,8 +4,8 @@ One for each of the design's 13 invariants and for each case; ``tests.engine.con
 """
 
 STATE, SCHEDULER, RUNNER = (f"engine/plait_engine/{part}" for part in ("state", "scheduler", "runner"))
-HITS, RACES, ACCOUNTS, DRILL, AUDIT = (
-    f"reuse/test_{name}.py" for name in ("hits", "races", "accounts", "drill", "audit")
+HITS, RACES, ACCOUNTS, DRILL, AUDIT, TIER, PROPERTY = (
+    f"reuse/test_{name}.py" for name in ("hits", "races", "accounts", "drill", "audit", "tier", "property")
 )
 ENGINE = "engine/plait_engine"
 
@@ -14,8 +14,8 @@ REUSE = (
         "invariant 1: a state is valid at one position, which is checked",
         f"{DRILL}::whatever_is_broken and granite",
         f"{STATE}/restore.py",
-        "    if checkpoint.stage is not Stage.PUBLISHED or checkpoint.position != position:",
-        "    if checkpoint.stage is not Stage.PUBLISHED:",
+        "(Stage.PUBLISHED, Stage.OFFLOADED) or checkpoint.position != position:",
+        "(Stage.PUBLISHED, Stage.OFFLOADED):",
     ),
     (
         "invariant 2: nothing is found before the step that wrote it is committed",
@@ -274,8 +274,8 @@ REUSE = (
         "audit: who comes meanwhile takes over",
         f"{AUDIT}::who_comes_while and granite",
         f"{ENGINE}/engine.py",
-        "        self.auditor.defer()",
-        "        pass",
+        "        self.auditor.defer()\n        self._arrivals",
+        "        self._arrivals",
     ),
     (
         "audit: a restore that was found untrue is not the cache's answer",
@@ -283,5 +283,68 @@ REUSE = (
         f"{ENGINE}/audit.py",
         "        if not row.sequence.tainted:",
         "        if True:",
+    ),
+    (
+        "tier: what comes back is what was stored",
+        f"{TIER}::bytes_that_changed and gemma3",
+        f"{STATE}/fetch.py",
+        "            if group is None:",
+        "            if True:",
+    ),
+    (
+        "tier: units are nobody's before all bytes have come",
+        f"{TIER}::comes_back_from_the_tier and granite",
+        f"{STATE}/fetch.py",
+        "            if progress is Progress.UNDER_WAY and self._now() < fetch.deadline:",
+        "            if progress is Progress.UNDER_WAY and (progress := Progress.DONE) is None:",
+    ),
+    (
+        "tier: after a transfer is called off nothing is written any more",
+        f"{TIER}::leaves_nothing and granite",
+        f"{STATE}/fetch.py",
+        "            fetch.transfer.cancel()",
+        "            pass",
+    ),
+    (
+        "tier: its units are given back when it is called off",
+        f"{TIER}::leaves_nothing and granite",
+        f"{STATE}/fetch.py",
+        "        for group, own in fetch.units.items():\n            self._ledger.give_back(group, own)",
+        "        pass",
+    ),
+    (
+        "tier: the resume point is leased while it is on its way",
+        f"{TIER}::leaves_nothing and granite",
+        f"{STATE}/fetch.py",
+        "        fetch.lease.give_back()",
+        "        pass",
+    ),
+    (
+        "tier: what does not come in time is computed",
+        f"{TIER}::does_not_come_in_time and granite",
+        f"{STATE}/fetch.py",
+        "if progress is Progress.UNDER_WAY and self._now() < fetch.deadline:",
+        "if progress is Progress.UNDER_WAY:",
+    ),
+    (
+        "tier: others run while one waits",
+        f"{TIER}::others_run_while and granite",
+        f"{SCHEDULER}/scheduler.py",
+        "            if ready is None:\n                continue",
+        "            if ready is None:\n                return None",
+    ),
+    (
+        "tier: the end of the engine calls off what is on its way",
+        f"{TIER}::engine_ends_while and granite",
+        f"{STATE}/prefix_cache.py",
+        '        """The engine ends."""\n        self.fetches.recall()',
+        '        """The engine ends."""',
+    ),
+    (
+        "who has a row in the step that is planned is nobody's victim",
+        f"{PROPERTY}::cold_run",
+        f"{SCHEDULER}/scheduler.py",
+        "            if youngest.in_flight or youngest in self._planned:",
+        "            if youngest.in_flight:",
     ),
 )
