@@ -127,6 +127,7 @@ async def test_a_reader_that_leaves_early_stops_the_work(engine: RemoteEngine) -
     async with aclosing(engine.submit(ask("gone", prompt_of(5), greedy(10_000), n=2))) as deltas:
         async for _ in deltas:
             break
+    assert (await engine.stats()).running == 0  # at once, and not when all of the tokens are there
     await at_rest(engine)
 
 
