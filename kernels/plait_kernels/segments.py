@@ -23,6 +23,18 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What a recorded step has room for, so that its launches have the same sizes whatever it holds.
+
+    ``chunks``: rows of the chunk table; ``history``: positions of a sequence. The last sequence of such a step has no
+    tokens: what is left over of a table names it.
+    """
+
+    chunks: int
+    history: int
+
+
+@dataclass(frozen=True)
 class Segments:
     """A flat batch: first ``decodes`` sequences of exactly one token each, then longer pieces.
 
@@ -31,7 +43,8 @@ class Segments:
     ``positions``    int64 ``[tokens]``: position of each token in its sequence
     ``sequence_of``  int64 ``[tokens]``: which sequence row each token belongs to
     ``starts_host`` and ``lengths_host`` are the same numbers without a device round trip. ``chunks`` covers the tokens
-    behind the decodes exactly once. Padded decodes are ordinary rows that own a reserved page and slot.
+    behind the decodes exactly once. Padded decodes are ordinary rows that own a reserved page and slot. ``room`` is
+    None unless the step is one that is recorded.
     """
 
     decodes: int
@@ -42,6 +55,7 @@ class Segments:
     starts_host: tuple[int, ...]
     lengths_host: tuple[int, ...]
     chunks: tuple[Chunk, ...]
+    room: Room | None = None
 
     @property
     def tokens(self) -> int:
@@ -50,6 +64,11 @@ class Segments:
     @property
     def sequences(self) -> int:
         return len(self.lengths_host)
+
+    @property
+    def longest(self) -> int:
+        """Positions that a sequence behind the decodes has at most."""
+        return max(self.lengths_host[self.decodes :]) if self.room is None else self.room.history
 
     @cached_property
     def chunk_table(self) -> Tensor:

@@ -1,15 +1,15 @@
 """Small tables about a step that several kernels and all layers share: built once, on the host, and kept with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from plait_kernels.segments import Segments
 
-T = TypeVar("T")
+Key = tuple[str, int, int]
+"""Which table, what it is cut into, and the longest row; 0 where there is no such limit."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,7 @@ class ScanTable:
 
 def scan_table(segments: Segments, block: int, longest_row: int | None = None) -> ScanTable:
     """``longest_row`` (a multiple of ``block``) cuts longer rows."""
-
-    def build() -> ScanTable:
-        rows: list[tuple[int, ...]] = []
-        groups: list[list[int]] = []
-        blocks: list[tuple[int, ...]] = []
-        for index, chunk in enumerate(segments.chunks):
-            if not groups or groups[-1][2] != chunk.sequence:
-                groups.append([len(rows), len(rows), chunk.sequence])
-            size = longest_row or chunk.end - chunk.start
-            for start in range(chunk.start, chunk.end, size):
-                end = min(start + size, chunk.end)
-                rows.append((start, end, index if end == chunk.end else -1, chunk.sequence, len(blocks)))
-                blocks.extend((at, min(at + block, end)) for at in range(start, end, block))
-            groups[-1][1] = len(rows)
-        device = segments.starts.device
-        return ScanTable(to_device(rows, 5, device), to_device(groups, 3, device), to_device(blocks, 2, device))
-
-    return kept(segments, ("scan", block, longest_row), build)
+    return ScanTable(*_kept(segments, ("scan", block, longest_row or 0)))
 
 
 def query_tiles(segments: Segments, tokens: int) -> Tensor:
@@ -55,26 +38,76 @@ def query_tiles(segments: Segments, tokens: int) -> Tensor:
 
     Those with the longest history come first: they take longest, and the short ones fill the gaps at the end.
     """
-
-    def build() -> Tensor:
-        tiles: list[tuple[int, int, int]] = []
-        for row in range(segments.decodes, segments.sequences):
-            start, end = segments.starts_host[row : row + 2]
-            first = segments.lengths_host[row] - (end - start)
-            tiles.extend((first + at - start, row, at) for at in range(start, end, tokens))
-        tiles.sort(key=lambda tile: -tile[0])
-        return to_device([tile[1:] for tile in tiles], 2, segments.starts.device)
-
-    return kept(segments, ("tiles", tokens), build)
+    return _kept(segments, ("tiles", tokens, 0))[0]
 
 
-def kept(segments: Segments, key: tuple[object, ...], build: Callable[[], T]) -> T:
-    """``build()``, once for each step: kept in the step's ``__dict__``, where ``cached_property`` keeps things too."""
-    values = segments.__dict__.setdefault("_kernel_tables", {})
-    if key not in values:
-        values[key] = build()
-    found: T = values[key]
+def refill(recorded: Segments, fresh: Segments) -> None:
+    """Bring what the tables of ``fresh``, a step with the same room, would hold into those that ``recorded`` has."""
+    for key, tables in _tables(recorded).items():
+        for table, (rows, width) in zip(tables, _host_tables(fresh, key), strict=True):
+            table.copy_(to_device(rows, width, table.device))
+
+
+def _kept(segments: Segments, key: Key) -> tuple[Tensor, ...]:
+    """Built once for each step."""
+    tables = _tables(segments)
+    if key not in tables:
+        device = segments.starts.device
+        tables[key] = tuple(to_device(rows, width, device) for rows, width in _host_tables(segments, key))
+    return tables[key]
+
+
+def _tables(segments: Segments) -> dict[Key, tuple[Tensor, ...]]:
+    """Kept in the step's ``__dict__``, where ``cached_property`` keeps things too."""
+    found: dict[Key, tuple[Tensor, ...]] = segments.__dict__.setdefault("_kernel_tables", {})
     return found
+
+
+def _host_tables(segments: Segments, key: Key) -> list[tuple[list[tuple[int, ...]], int]]:
+    """Rows and width of each table of ``key``."""
+    if key[0] == "tiles":
+        return [(_tiles(segments, key[1]), 2)]
+    rows, groups, blocks = _scan(segments, key[1], key[2])
+    return [(rows, 5), (groups, 3), (blocks, 2)]
+
+
+def _scan(segments: Segments, block: int, longest_row: int) -> tuple[list[tuple[int, ...]], ...]:
+    rows: list[tuple[int, ...]] = []
+    groups: list[tuple[int, ...]] = []
+    blocks: list[tuple[int, ...]] = []
+    for index, chunk in enumerate(segments.chunks):
+        first = groups.pop()[0] if groups and groups[-1][2] == chunk.sequence else len(rows)
+        size = longest_row or chunk.end - chunk.start
+        for start in range(chunk.start, chunk.end, size):
+            end = min(start + size, chunk.end)
+            rows.append((start, end, index if end == chunk.end else -1, chunk.sequence, len(blocks)))
+            blocks.extend((at, min(at + block, end)) for at in range(start, end, block))
+        groups.append((first, len(rows), chunk.sequence))
+    if segments.room is not None:
+        tokens, void, end = segments.tokens - segments.decodes, segments.sequences - 1, segments.tokens
+        most = segments.room.chunks + (tokens // longest_row if longest_row else 0)
+        _fill(rows, most, (end, end, -1, void, len(blocks)))
+        _fill(groups, segments.sequences - segments.decodes, (0, 0, void))
+        _fill(blocks, tokens // block + most, (end, end))
+    return rows, groups, blocks
+
+
+def _tiles(segments: Segments, tokens: int) -> list[tuple[int, ...]]:
+    tiles: list[tuple[int, int, int]] = []
+    for row in range(segments.decodes, segments.sequences):
+        start, end = segments.starts_host[row : row + 2]
+        first = segments.lengths_host[row] - (end - start)
+        tiles.extend((first + at - start, row, at) for at in range(start, end, tokens))
+    tiles.sort(key=lambda tile: -tile[0])
+    rows: list[tuple[int, ...]] = [tile[1:] for tile in tiles]
+    if segments.room is not None:
+        pieces = segments.sequences - segments.decodes
+        _fill(rows, (segments.tokens - segments.decodes) // tokens + pieces, (segments.sequences - 1, segments.tokens))
+    return rows
+
+
+def _fill(rows: list[tuple[int, ...]], size: int, void: tuple[int, ...]) -> None:
+    rows.extend([void] * (size - len(rows)))
 
 
 def to_device(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> Tensor:

@@ -10,21 +10,19 @@ if not torch.cuda.is_available():
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from plait_engine.config import EngineConfig
 from plait_engine.demo_model import DEMO_FOLDER
 from plait_engine.llm import LLM
 from plait_engine.request import SamplingParams
 
 pytestmark = pytest.mark.gpu
 
-PROMPTS = [f"{'The key of room ' * (1 + n % 5)}{n} is {n * 37}. The key of room" for n in range(64)]
+PROMPTS = [[100 + 7 * n % 90 + i % (3 + n % 5) for i in range(5 + 11 * n % 300)] for n in range(64)]
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
 def answers(device: str, dtype: str = "float32", **options: object) -> list[list[int]]:
-    config = EngineConfig(model=str(DEMO_FOLDER), device=device, dtype=dtype, memory_bytes=2 << 30, **options)  # type: ignore[arg-type]
-    with LLM(config) as llm:
-        return [list(answer.token_ids) for answer in llm.generate(PROMPTS, GREEDY)]
+    llm = LLM(str(DEMO_FOLDER), device=device, dtype=dtype, memory_bytes=2 << 30, **options)
+    return [answer.token_ids for answer in llm.generate(PROMPTS, GREEDY)]
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
 """Triton's paged attention against a dense sum in fp64: a choice of cases that the interpreter can bear."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
 from plait_kernels.paged_attention import triton as attention
+from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
 from tests.kernels import test_paged_attention
 from tests.kernels.test_paged_attention import RULES, SHAPES, Rule, Shape, Stage
@@ -47,6 +50,13 @@ def test_every_shape_of_heads_is_exact(kernels: Kernels, name: str) -> None:
 
 def test_prefill_chunks_equal_the_dense_sum(kernels: Kernels, rule: Rule) -> None:
     Stage(Shape(), rule, [], [Piece(0, 9), Piece(21, 40), Piece(5, 1)]).check(kernels)
+
+
+def test_a_step_with_room_for_more_gives_the_same(kernels: Kernels, rule: Rule) -> None:
+    """As recorded steps have it: tables of a fixed size, whose rest names a sequence without tokens."""
+    stage = Stage(Shape(), rule, [Piece(4, 1)], [Piece(0, 9), Piece(21, 20), Piece(0, 0)])
+    stage.segments = dataclasses.replace(stage.segments, room=Room(9, 300))
+    stage.check(kernels)
 
 
 def test_long_histories_of_short_chunks_are_split(

@@ -1,10 +1,13 @@
 """Triton's convolution and scans against the recurrence in fp64: a choice of cases that the interpreter can bear."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
 from plait_kernels import tuning
+from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
 from plait_kernels.ssd import triton as ssd_triton
 from tests.kernels import test_scans
@@ -47,6 +50,13 @@ def scan(request: pytest.FixtureRequest) -> Scan:
 @pytest.mark.parametrize("poison", [NAN, LARGE], ids=["nan", "large"])
 def test_a_mixed_batch_equals_the_recurrence_and_writes_nothing_else(kernels: Kernels, scan: Scan, poison: int) -> None:
     stage = Stage(scan, [Piece(5, 1), Piece(0, 1)], MIXED, poison)
+    stage.check(kernels, stage.inputs())
+
+
+def test_a_step_with_room_for_more_gives_the_same(kernels: Kernels, scan: Scan) -> None:
+    """As recorded steps have it: tables of a fixed size, whose rest names a sequence without tokens."""
+    stage = Stage(scan, [Piece(5, 1), Piece(0, 1)], [*MIXED, Piece(0, 0)])
+    stage.segments = dataclasses.replace(stage.segments, room=Room(len(stage.segments.chunks) + 3, 200))
     stage.check(kernels, stage.inputs())
 
 

@@ -1,10 +1,11 @@
-"""Decode steps that are recorded once for a number of rows and replayed: no Python between their kernels.
+"""Steps that are recorded once for a shape and replayed: no Python between their kernels.
 
 Recordings read one set of tensors, the desk, into which replaying copies a batch. Their results are valid until the
 next replay. Recording runs the step on padding rows only, so that nobody's state moves.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 import torch
@@ -13,19 +14,18 @@ from torch import Tensor
 from plait_engine.models.base import Model
 from plait_engine.runner.batch import SlotTable, StepBatch
 from plait_engine.runner.rows import RowTables
+from plait_engine.runner.shape import CHUNKS, PIECES, Shape, ladder, shape_of, up
+from plait_engine.scheduler.step_plan import StepPlan
 from plait_kernels.recording import NotReplayableError, Recording
 from plait_kernels.segments import Segments
 from plait_kernels.select import Kernels
 from plait_kernels.storage import Pages
+from plait_kernels.tables import refill
 
-Padding = Callable[[int], StepBatch]
-"""A decode step of so many padding rows and nothing else."""
-
-
-def ladder(rows: int) -> int:
-    """The number of rows that a decode of ``rows`` is padded to: few enough sizes, and little work for nothing."""
-    step = 1 if rows <= 8 else 4 if rows <= 32 else 8
-    return -(-rows // step) * step
+Padding = Callable[[Shape], StepBatch]
+"""A step of the given shape that is padding and nothing else."""
+PIECE_TOKENS = 0
+"""Steps whose pieces of prompts have up to so many tokens are recorded too. None yet: not seen on a GPU so far."""
 
 
 class _NotOnHost(tuple[int, ...]):
@@ -39,107 +39,133 @@ class _NotOnHost(tuple[int, ...]):
 
 
 class Desk:
-    """Where recordings find their inputs: room for the most rows; a recording of fewer has the first ones.
+    """Where recordings find their inputs: room for the largest shape; others have the first rows and tokens of it.
 
     Page tables are as wide as the longest sequence needs. What is behind a sequence's pages is never looked at, so it
     may be left from earlier steps.
     """
 
-    def __init__(self, padding: StepBatch, widths: tuple[int, ...]) -> None:
-        groups = tuple(
-            _wide(group, width) if isinstance(group, Pages) else SlotTable(group.rows.clone())
-            for group, width in zip(padding.groups, widths, strict=True)
-        )
-        self._all = StepBatch(padding.token_ids.clone(), padding.segments, groups, padding.logit_rows)
+    def __init__(self, padding: StepBatch, tables: RowTables, rows: int, tokens: int) -> None:
+        def ids(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=padding.token_ids.device)
 
-    def batch(self, rows: int) -> StepBatch:
-        """The first ``rows`` rows as a decode step whose lengths only the device knows."""
-        old = self._all.segments
+        int32 = torch.int32
+        self._ids, self._positions, self._sequence_of = ids(tokens), ids(tokens), ids(tokens)
+        self._starts, self._lengths = ids(rows + 1, dtype=int32), ids(rows, dtype=int32)
+        self._logit_rows = padding.logit_rows
+        self._groups: list[Pages | SlotTable] = []
+        for group, given in zip(tables.groups, padding.groups, strict=True):
+            if isinstance(given, Pages):
+                table = ids(rows, tables.width(group), dtype=int32)
+                self._groups.append(Pages(table, ids(tokens), ids(tokens), given.page_size))
+            else:
+                layers = len(given.rows)
+                self._groups.append(SlotTable(ids(layers, rows, dtype=int32), ids(layers, CHUNKS, dtype=int32)))
+
+    def batch(self, shape: Shape, like: StepBatch) -> StepBatch:
+        """What a step of ``shape`` reads. ``like``, of that shape, says what is the same in all of them."""
+        rows, tokens, old = shape.rows, shape.all_tokens, like.segments
         segments = Segments(
-            decodes=rows,
-            starts=old.starts[: rows + 1],
-            lengths=old.lengths[:rows],
-            positions=old.positions[:rows],
-            sequence_of=old.sequence_of[:rows],
-            starts_host=old.starts_host[: rows + 1],
-            lengths_host=_NotOnHost(old.lengths_host[:rows]),
-            chunks=(),
+            decodes=shape.decodes,
+            starts=self._starts[: rows + 1],
+            lengths=self._lengths[:rows],
+            positions=self._positions[:tokens],
+            sequence_of=self._sequence_of[:tokens],
+            starts_host=old.starts_host,
+            lengths_host=old.lengths_host if shape.pieces else _NotOnHost(old.lengths_host),
+            chunks=old.chunks,
+            room=old.room,
         )
-        groups = tuple(_first(group, rows) for group in self._all.groups)
-        return StepBatch(self._all.token_ids[:rows], segments, groups, self._all.logit_rows[:rows])
-
-    def lay(self, batch: StepBatch) -> None:
-        """Copy a decode step's inputs to the first rows."""
-        rows = batch.segments.sequences
-        for ours, theirs in zip(_inputs(self._all), _inputs(batch), strict=True):
-            if ours.dim() == 1:
-                ours[:rows].copy_(theirs)
-            else:  # a page table, with fewer columns, or a slot table, with fewer rows
-                ours[: theirs.shape[0], : theirs.shape[1]].copy_(theirs)
+        groups = tuple(_first(group, rows, tokens, bool(shape.pieces)) for group in self._groups)
+        return StepBatch(self._ids[:tokens], segments, groups, self._logit_rows[:0])
 
 
-class DecodeGraphs:
-    """Recordings by number of rows, made when first wanted. Where one cannot be made, steps run as they are."""
+class StepGraphs:
+    """Recordings by shape, made when first wanted. Where one cannot be made, steps run as they are."""
 
-    def __init__(self, model: Model, kernels: Kernels, tables: RowTables, most: int) -> None:
-        """``most``: rows that a step of decodes has at most, padding included."""
+    def __init__(self, model: Model, kernels: Kernels, tables: RowTables, multiple: int) -> None:
+        """Decodes come in multiples of ``multiple``."""
         self.model = model
         self.kernels = kernels
-        self._widths = tuple(tables.width(group) for group in tables.groups)
-        self._most = most
+        self.piece_tokens = min(PIECE_TOKENS, tables.longest) if kernels.graphs else 0
+        self._tables = tables
+        self._multiple = multiple
+        self._most = up(ladder(tables.padding_row), multiple)
         self._desk: Desk | None = None
-        self._graphs: dict[int, Recording[Tensor] | None] = {}
+        self._recorded: dict[Shape, _Recorded | None] = {}
 
     def forget(self) -> None:
         """The kernels are others now."""
-        self._graphs.clear()
+        self._recorded.clear()
 
-    def prepare(self, rows: int, padding: Padding) -> bool:
-        """Record a decode step of ``rows`` rows now; whether that can be done."""
-        if rows not in self._graphs:
-            self._graphs[rows] = self._record(rows, padding)
-        return self._graphs[rows] is not None
+    def shape(self, plan: StepPlan) -> Shape | None:
+        """What ``plan`` is to be padded to, so that it can be recorded; None where it runs as it is."""
+        shape = shape_of(plan, self._multiple, self.piece_tokens)
+        return None if shape is None or shape.decodes > self._most else shape
 
-    def hidden(self, batch: StepBatch, padding: Padding) -> Tensor | None:
-        """Hidden states of a decode batch, ``[rows, hidden]``; None where it must run as it is."""
-        rows = batch.segments.sequences
-        if not self.prepare(rows, padding):
+    def prepare(self, shape: Shape, padding: Padding) -> bool:
+        """Record a step of ``shape`` now, if it was not yet; whether that can be done."""
+        if shape not in self._recorded:
+            self._recorded[shape] = self._record(shape, padding(shape))
+        return self._recorded[shape] is not None
+
+    def hidden(self, batch: StepBatch, shape: Shape, padding: Padding) -> Tensor | None:
+        """Hidden states of a batch that was padded to ``shape``, ``[tokens, hidden]``; None where it must run as it
+        is."""
+        if not self.prepare(shape, padding):
             return None
-        recording = self._graphs[rows]
-        assert recording is not None
-        assert self._desk is not None
-        self._desk.lay(batch)
-        recording.run()
-        return recording.result
+        recorded = self._recorded[shape]
+        assert recorded is not None
+        recorded.lay(batch)
+        recorded.recording.run()
+        return recorded.recording.result
 
     @torch.inference_mode()
-    def _record(self, rows: int, padding: Padding) -> Recording[Tensor] | None:
+    def _record(self, shape: Shape, padding: StepBatch) -> "_Recorded | None":
         if self._desk is None:
-            self._desk = Desk(padding(self._most), self._widths)
-        self._desk.lay(padding(rows))
-        batch = self._desk.batch(rows)
+            rows, tokens = self._most + PIECES, self._most + max(self.piece_tokens, shape.tokens)
+            self._desk = Desk(padding, self._tables, rows, tokens)
+        batch = self._desk.batch(shape, padding)
+        _lay(batch, padding)
         try:
-            return self.kernels.record(lambda: self.model(batch))
+            return _Recorded(batch, self.kernels.record(lambda: self.model(batch)))
         except NotReplayableError:
             return None
 
 
-def _wide(pages: Pages, width: int) -> Pages:
-    table = pages.table.new_zeros(len(pages.table), width)
-    table[:, : pages.table.shape[1]] = pages.table
-    return Pages(table, pages.write_pages.clone(), pages.write_offsets.clone(), pages.page_size)
+@dataclass(frozen=True)
+class _Recorded:
+    batch: StepBatch
+    recording: Recording[Tensor]
+
+    def lay(self, batch: StepBatch) -> None:
+        _lay(self.batch, batch)
+        if batch.segments.room is not None:
+            refill(self.batch.segments, batch.segments)
 
 
-def _first(group: Pages | SlotTable, rows: int) -> Pages | SlotTable:
+def _lay(desk: StepBatch, batch: StepBatch) -> None:
+    """Copy a step's inputs to where its recording reads them. A page table may have fewer columns."""
+    for ours, theirs in zip(_inputs(desk), _inputs(batch), strict=True):
+        if ours.dim() == 1:
+            ours.copy_(theirs)
+        else:
+            ours[:, : theirs.shape[1]].copy_(theirs)
+
+
+def _first(group: Pages | SlotTable, rows: int, tokens: int, emitting: bool) -> Pages | SlotTable:
     if isinstance(group, SlotTable):
-        return SlotTable(group.rows[:, :rows])
-    return Pages(group.table[:rows], group.write_pages[:rows], group.write_offsets[:rows], group.page_size)
+        return SlotTable(group.rows[:, :rows], group.emits if emitting else None)
+    return Pages(group.table[:rows], group.write_pages[:tokens], group.write_offsets[:tokens], group.page_size)
 
 
 def _inputs(batch: StepBatch) -> list[Tensor]:
     """What differs from step to step."""
-    tensors = [batch.token_ids, batch.segments.lengths, batch.segments.positions]
+    segments = batch.segments
+    tensors = [batch.token_ids, segments.starts, segments.lengths, segments.positions, segments.sequence_of]
     for group in batch.groups:
-        own = (group.table, group.write_pages, group.write_offsets) if isinstance(group, Pages) else (group.rows,)
-        tensors.extend(own)
+        if isinstance(group, Pages):
+            tensors += [group.table, group.write_pages, group.write_offsets]
+        else:
+            tensors += [group.rows] if group.emits is None else [group.rows, group.emits]
     return tensors

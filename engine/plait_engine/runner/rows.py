@@ -15,6 +15,7 @@ class RowTables:
 
     def __init__(self, groups: tuple[StateGroup, ...], reserved: Units, max_seqs: int, max_model_len: int) -> None:
         self.padding_row = max_seqs
+        self._longest = max_model_len
         self.groups = groups
         self.pages: dict[GroupId, Int32] = {}
         self.slots: dict[GroupId, Int32] = {}
@@ -28,6 +29,11 @@ class RowTables:
             else:
                 rows = np.array(reserved[group.id], np.int32)[:, None]
                 self.slots[group.id] = np.repeat(rows, max_seqs + 1, axis=1)
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a sequence can have at most."""
+        return self._longest
 
     def width(self, group: StateGroup) -> int:
         """Columns of a group's page table: pages of the longest sequence. 0 for slots."""

@@ -12,10 +12,11 @@ from plait_engine.request import TokenLogprobs
 from plait_engine.runner.builder import BatchBuilder, BuiltBatch
 from plait_engine.runner.fetch import Fetch
 from plait_engine.runner.grammars import Grammars
-from plait_engine.runner.graphs import DecodeGraphs, ladder
+from plait_engine.runner.graphs import StepGraphs
 from plait_engine.runner.prompt_scores import PromptScores, score_prompts
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.sampler import Draw, Sampler, needs_history, to_host
+from plait_engine.runner.shape import Shape
 from plait_engine.runner.upload import Upload
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.sequence import Sequence
@@ -97,9 +98,8 @@ class ModelRunner:
         self.copier = copier
         self.device = device
         self.upload = Upload(device)
-        most = tables.padding_row
         self.builder = BatchBuilder(tables, self.upload, decode_padding)
-        self.graphs = DecodeGraphs(model, kernels, tables, self.builder.padded(most, ladder(most)))
+        self.graphs = StepGraphs(model, kernels, tables, decode_padding)
         self.grammars = grammars or Grammars(None)
         self.sampler = Sampler(kernels, self.upload, eos_token_ids, self.grammars)
         self._last_tokens = torch.zeros(tables.padding_row + 1, dtype=torch.int64, device=device)
@@ -117,12 +117,12 @@ class ModelRunner:
     def launch(self, plan: StepPlan) -> Launched:
         started = time.perf_counter()
         self._refresh(plan)
-        replayable = plan.replayable
-        built = self.builder.build(plan, ladder(plan.decodes) if replayable else 0)
+        shape = self.graphs.shape(plan)
+        built = self.builder.build(plan, shape)
         planned = time.perf_counter() - started
         fetch = Fetch(self.device)
         same = self._restore(plan, fetch)
-        draw, scores = self._forward(plan, built, replayable, fetch)
+        draw, scores = self._forward(plan, built, shape, fetch)
         fetch.close()
         return Launched(plan, planned, fetch, built.sampled, draw, scores, same)
 
@@ -133,22 +133,19 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _forward(
-        self, plan: StepPlan, built: BuiltBatch, replayable: bool, fetch: Fetch
+        self, plan: StepPlan, built: BuiltBatch, shape: Shape | None, fetch: Fetch
     ) -> tuple[Draw | None, list[PromptScores]]:
         batch = built.batch
         if built.pending is not None:
             batch.token_ids[built.pending.places] = self._last_tokens[built.pending.rows]
         scores: list[PromptScores] = []
-        hidden = self.graphs.hidden(batch, self.builder.padding_rows) if replayable else None
-        if hidden is not None:
-            hidden = hidden[: len(built.sampled)]
-        else:
+        hidden = None if shape is None else self.graphs.hidden(batch, shape, self.builder.only_padding)
+        if hidden is None:
             hidden = self.model(batch)
             scores = score_prompts(plan, built, hidden, self.model, self.kernels, fetch)
-            if not built.sampled:
-                return None, scores
-            hidden = hidden[batch.logit_rows]
-        logits = self.model.logits(hidden)
+        if not built.sampled:
+            return None, scores
+        logits = self.model.logits(hidden[: len(built.sampled)] if plan.replayable else hidden[batch.logit_rows])
         if self.tap is not None:
             self.tap(built.sampled, logits)
         draw = self.sampler.draw(logits, built.sampled)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from plait_engine.request import Request, SamplingParams
-from plait_engine.runner.graphs import ladder
 from plait_engine.runner.runner import ModelRunner
+from plait_engine.runner.shape import Shape, ladder, up
 from plait_engine.scheduler.scheduler import SchedulerLimits
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.sequence import Sequence
@@ -17,6 +17,7 @@ from plait_engine.state.checkpoint import Checkpoint
 from plait_engine.state.ledger import Units
 from plait_engine.state.sequence_state import SequenceState
 from plait_engine.state.spec import Position
+from plait_engine.state.unit_copy import UnitCopy
 
 Report = Callable[[str], None]
 
@@ -35,10 +36,12 @@ def warm_up(runner: ModelRunner, reserved: Units, limits: SchedulerLimits, repor
     started = time.perf_counter()
     for rows in _steps(runner, reserved, limits):
         runner.launch(StepPlan(tuple(rows))).wait()
+    _copies(runner, reserved)
     report(f"kernels: ready after {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    sizes = sorted({ladder(rows) for rows in range(1, limits.max_seqs + 1)}, reverse=True)
-    captured = sum(runner.graphs.prepare(rows, runner.builder.padding_rows) for rows in sizes)
+    multiple = runner.builder.padding
+    sizes = sorted({up(ladder(rows), multiple) for rows in range(1, limits.max_seqs + 1)}, reverse=True)
+    captured = sum(runner.graphs.prepare(Shape(rows), runner.builder.only_padding) for rows in sizes)
     seconds = time.perf_counter() - started
     report(f"graphs: {captured} sizes of decode steps up to {limits.max_seqs} sequences in {seconds:.1f} s")
 
@@ -55,6 +58,16 @@ def _steps(runner: ModelRunner, reserved: Units, limits: SchedulerLimits) -> Ite
         for emits in (False, True):
             yield [padding.row(tokens, GREEDY, emits=emits) for _ in range(sequences)]
         yield [padding.row(1, GREEDY), *(padding.row(tokens, GREEDY) for _ in range(sequences))]
+
+
+def _copies(runner: ModelRunner, reserved: Units) -> None:
+    """What restores and checkpoints launch, on the reserved units themselves."""
+    for group in runner.tables.groups:
+        unit = reserved[group.id][0]
+        runner.copier.copy([UnitCopy(group.id, unit, unit)])
+    slots = {group.id: reserved[group.id] for group in runner.tables.groups if not group.paged}
+    if slots:
+        runner.copier.checksum(slots)
 
 
 class _Padding:

@@ -275,10 +275,11 @@ def _gdn_scan(
             state = state * whole + dot(tl.trans(key), (fresh * behind[:, None]).to(w.dtype), PRECISION)
         if EMITTING:
             chunk = tl.load(rows + row * 5 + 2)
-            target = tl.load(emits + chunk)
-            if target >= 0:
-                place = view + target.to(tl.int64) * view_stride + tile
-                tl.store(place, state.to(view.dtype.element_ty), mask=inside)
+            if chunk >= 0:
+                target = tl.load(emits + chunk)
+                if target >= 0:
+                    place = view + target.to(tl.int64) * view_stride + tile
+                    tl.store(place, state.to(view.dtype.element_ty), mask=inside)
     tl.store(own, state.to(view.dtype.element_ty), mask=inside)
 
 

@@ -58,7 +58,7 @@ def paged_attention(
 
 def query_block(heads: int, length: int) -> int:
     """Queries at once where each sees up to ``length`` entries."""
-    return max(1, min(QUERY_BLOCK, SCORES // (heads * length)))
+    return max(1, min(QUERY_BLOCK, SCORES // (heads * max(1, length))))
 
 
 def _entries(view: Tensor, pages: Pages, row: int, first: int, last: int) -> Tensor:

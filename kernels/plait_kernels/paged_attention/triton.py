@@ -587,7 +587,7 @@ def _run_prefill(call: _Call) -> None:
     config["ROWS"] = max(config["ROWS"], group)
     tiles = query_tiles(segments, config["ROWS"] // group)
     tokens = segments.tokens - segments.decodes
-    longest = max(segments.lengths_host[segments.decodes :])
+    longest = segments.longest
     reach = longest if call.window is None else min(longest, call.window + config["ROWS"])
     count = _parts(min(2 * multiprocessors(device) // (len(tiles) * kv_heads), reach // LEAST_PART, MOST_PARTS))
     parts = call.parts(count, tokens)

@@ -6,6 +6,7 @@ the GPU idle (few sequences, long ones), rows are cut and three launches take tu
 the states between rows, and then all rows side by side, each from the state before it.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -503,10 +504,10 @@ def _cut(segments: Segments, programs_per_row: int, processors: int, block: int)
     """The longest row, where whole sequences would leave most of the GPU idle for long; None to leave rows as they
     are."""
     tokens = segments.tokens - segments.decodes
-    sequences = len({chunk.sequence for chunk in segments.chunks})
-    longest = max(
-        segments.starts_host[row + 1] - segments.starts_host[row] for row in range(segments.decodes, segments.sequences)
-    )
+    sequences, longest = 1, tokens
+    if segments.room is None:  # else they vary from replay to replay
+        sequences = len({chunk.sequence for chunk in segments.chunks})
+        longest = max(b - a for a, b in itertools.pairwise(segments.starts_host[segments.decodes :]))
     # As long as one sequence takes alone, against what all take when spread evenly over the GPU.
     if longest < 2 * LEAST_CUT_ROW or sequences * programs_per_row >= 2 * processors:
         return None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plait_engine.engine import Engine
-from plait_engine.runner.graphs import ladder
+from plait_engine.runner.shape import Shape, ladder
 from plait_kernels.select import Kernels, select
 from tests.engine.tiny import CPU, KINDS, Load, ask, prompt_of, run, seeded, tiny_engine
 
@@ -32,7 +32,7 @@ def engine_with(kernels: Kernels, name: str, *, recorded: bool) -> Engine:
         if hasattr(module, "build"):
             module.build = runner.model.build
     if not recorded:
-        runner.graphs.hidden = lambda batch, padding: None  # type: ignore[method-assign]  # noqa: ARG005
+        runner.graphs.shape = lambda plan: None  # type: ignore[method-assign]  # noqa: ARG005
     return engine
 
 
@@ -50,11 +50,11 @@ def test_every_number_of_rows_has_a_recording_of_its_own(compiled: Kernels) -> N
     load = Load(engine)
     load.add(*(ask(str(n), prompt_of(3, seed=n), seeded(4 + 2 * n)) for n in range(3)))
     load.finish()
-    graphs = engine.runner.graphs._graphs
-    assert {1, 2, 3} >= graphs.keys() >= {1, 2}
+    graphs = engine.runner.graphs._recorded
+    assert {Shape(1), Shape(2), Shape(3)} >= graphs.keys() >= {Shape(1), Shape(2)}
     assert all(graph is not None for graph in graphs.values())
     engine.runner.graphs.forget()
-    assert not engine.runner.graphs._graphs
+    assert not engine.runner.graphs._recorded
 
 
 def test_recording_moves_nobodys_state(compiled: Kernels) -> None:
@@ -65,7 +65,7 @@ def test_recording_moves_nobodys_state(compiled: Kernels) -> None:
         load.step()
     before = engine.ledger.arena.bytes.clone()
     engine.runner.graphs.forget()
-    engine.runner.graphs._record(1, engine.runner.builder.padding_rows)
+    engine.runner.graphs.prepare(Shape(1), engine.runner.builder.only_padding)
     changed = (engine.ledger.arena.bytes != before).nonzero().flatten()
     reserved = {
         byte // 256
@@ -80,13 +80,13 @@ def test_recording_moves_nobodys_state(compiled: Kernels) -> None:
 def test_a_step_that_looks_at_values_runs_as_it_is(compiled: Kernels) -> None:
     engine = engine_with(compiled, "granite_moe", recorded=True)
     run(engine, ask("a", prompt_of(5), seeded(5)))
-    assert set(engine.runner.graphs._graphs.values()) == {None}
+    assert set(engine.runner.graphs._recorded.values()) == {None}
 
 
 def test_without_compiled_kernels_nothing_is_recorded() -> None:
     engine = tiny_engine("granite", padding=1)
     run(engine, ask("a", prompt_of(5), seeded(5)))
-    assert set(engine.runner.graphs._graphs.values()) == {None}
+    assert set(engine.runner.graphs._recorded.values()) == {None}
 
 
 def test_the_ladder_has_few_steps_and_wastes_little() -> None:
