@@ -86,7 +86,8 @@ async def interleaved(client: httpx.AsyncClient, server: Server, seed: int) -> O
     return Outcome(tuple(turns), new)
 
 
-SCENARIOS: dict[str, Callable[[httpx.AsyncClient, Server, int], Awaitable[Outcome]]] = {
+Scenario = Callable[[httpx.AsyncClient, Server, int], Awaitable[Outcome]]
+SCENARIOS: dict[str, Scenario] = {
     "8 turns": long_chat,
     "16 chats, one system prompt": shared_system,
     "raw prefix, 4 tails": raw_prefix,

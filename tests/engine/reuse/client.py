@@ -7,7 +7,10 @@ import numpy as np
 
 from plait_engine.engine import Engine
 from plait_engine.request import Request
+from plait_engine.scheduler.scheduler import SchedulerLimits
 from plait_engine.state.resume_point import Match
+from plait_engine.state.sequence_state import SequenceState
+from plait_engine.state.spec import StateGroup
 from tests.engine.tiny import KINDS, Answer, Load, ask, assert_same, books, greedy, oracle, tiny_engine
 
 MODELS = ("braid", *KINDS)
@@ -61,3 +64,10 @@ class Client:
 
     def counted(self, name: str) -> float:
         return sum(self.engine.counters()[name].values())
+
+
+def slabs_for_one(groups: tuple[StateGroup, ...], limits: SchedulerLimits, slab_bytes: int) -> int:
+    """What the longest sequence takes, with the reserved page and slot."""
+    demand = SequenceState(groups).admission_demand(limits.max_model_len, limits.max_batch_tokens)
+    reserved = {group.id: 1 if group.paged else group.units_per_slot for group in groups}
+    return sum(-(-(demand[g.id] + reserved[g.id]) // (slab_bytes // g.unit_bytes)) for g in groups)

@@ -9,9 +9,7 @@ from plait_engine.engine import CannotFit
 from plait_engine.pin import PinOrder, PinOutcome
 from plait_engine.scheduler.scheduler import SchedulerLimits
 from plait_engine.state.pins import MAX_PINS
-from plait_engine.state.sequence_state import SequenceState
-from plait_engine.state.spec import StateGroup
-from tests.engine.reuse.client import MODELS, Client
+from tests.engine.reuse.client import MODELS, Client, slabs_for_one
 from tests.engine.tiny import BUDGET, ask, assert_same, books, greedy, oracle, prompt_of, tiny_model
 
 HOUR = PinOrder(ttl_seconds=3600.0)
@@ -108,13 +106,6 @@ def test_the_longest_request_is_served_beside_all_that_may_be_pinned(name: str) 
     assert client.order().pins
     client.ask(prompt_of(60, seed=5), 12)
     client.ask(prompt_of(71, seed=6), 1)
-
-
-def slabs_for_one(groups: tuple[StateGroup, ...], limits: SchedulerLimits, slab_bytes: int) -> int:
-    """What the longest sequence takes, with the reserved page and slot."""
-    demand = SequenceState(groups).admission_demand(limits.max_model_len, limits.max_batch_tokens)
-    reserved = {group.id: 1 if group.paged else group.units_per_slot for group in groups}
-    return sum(-(-(demand[g.id] + reserved[g.id]) // (slab_bytes // g.unit_bytes)) for g in groups)
 
 
 @pytest.mark.parametrize("name", MODELS)
