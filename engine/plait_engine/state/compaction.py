@@ -78,6 +78,8 @@ class Compactor:
         self._move(
             [UnitCopy(group, source, target) for group, pairs in moves.items() for source, target in pairs.items()]
         )
+        for group, pairs in moves.items():
+            ledger.spoil(group, list(pairs))
         for node in self.tree.nodes():
             for group, pairs in moves.items():
                 if group in node.pages:

@@ -54,9 +54,12 @@ class Ledger:
 
     def give_back(self, group: GroupId, units: Iterable[Granule]) -> None:
         """One reference less on each unit; what nobody refers to any more is free."""
-        freed = self.pools[group].give_back(units)
+        self.spoil(group, self.pools[group].give_back(units))
+
+    def spoil(self, group: GroupId, units: list[Granule]) -> None:
+        """In poison mode, make what lies in units that are free now unusable."""
         if self.poison is not Poison.OFF:
-            self._fill(group, freed, _FILL[self.poison])
+            self._fill(group, units, _FILL[self.poison])
 
     def share(self, group: GroupId, units: Iterable[Granule]) -> None:
         """One more reference on each unit, which somebody holds already."""

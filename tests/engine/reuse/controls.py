@@ -4,8 +4,8 @@ One for each of the design's 13 invariants and for each case; ``tests.engine.con
 """
 
 STATE, SCHEDULER, RUNNER = (f"engine/plait_engine/{part}" for part in ("state", "scheduler", "runner"))
-HITS, RACES, ACCOUNTS, DRILL, AUDIT, TIER, PROPERTY = (
-    f"reuse/test_{name}.py" for name in ("hits", "races", "accounts", "drill", "audit", "tier", "property")
+HITS, RACES, ACCOUNTS, DRILL, AUDIT, TIER = (
+    f"reuse/test_{name}.py" for name in ("hits", "races", "accounts", "drill", "audit", "tier")
 )
 ENGINE = "engine/plait_engine"
 
@@ -342,9 +342,16 @@ REUSE = (
     ),
     (
         "who has a row in the step that is planned is nobody's victim",
-        f"{PROPERTY}::cold_run",
+        f"{RACES}::planned_already",
         f"{SCHEDULER}/scheduler.py",
         "            if youngest.in_flight or youngest in self._planned:",
         "            if youngest.in_flight:",
+    ),
+    (
+        "what was moved away is unusable where it lay",
+        "state/test_eviction.py::unusable_where_it_lay",
+        f"{STATE}/compaction.py",
+        "            ledger.spoil(group, list(pairs))",
+        "            pass",
     ),
 )

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from plait_engine.engine import Engine
+from plait_engine.state.poison import Poison
 from plait_engine.state.resume_point import ResumePoint
 from tests.engine.reuse.client import MODELS, Client
+from tests.engine.reuse.test_property import play
 from tests.engine.tiny import BUDGET, Load, ask, assert_same, books, greedy, oracle, prompt_of, tiny_engine
 
 EACH = pytest.mark.parametrize("name", MODELS)
@@ -234,3 +236,8 @@ def test_case_38_aborted_at_any_chunk(name: str, overlap: bool, hit: bool) -> No
         client.finish()
         assert client.engine.scheduler.cache.tree.open_leases == 0
     client.ask(prompt)
+
+
+def test_a_chunk_that_lacks_pages_takes_none_from_who_is_planned_already() -> None:
+    world = play("gemma3", 50420, 40, overlap=False, slabs=15, poison=Poison.NAN)
+    assert not world.asked

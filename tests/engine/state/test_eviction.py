@@ -19,6 +19,7 @@ from plait_engine.state.eviction import (
 )
 from plait_engine.state.ledger import Demand
 from plait_engine.state.node import Node, Tokens
+from plait_engine.state.poison import Poison
 from plait_engine.state.resume_point import Match
 from plait_engine.state.reuse_model import GRID, Sighting
 from plait_engine.state.unit_copy import UnitCopy
@@ -359,6 +360,19 @@ def test_survivors_are_moved_together_instead_of_evicted() -> None:
         point = world.tree.match("", tokens).best
         assert point is not None
         world.read(point, tokens)
+
+
+def test_in_poison_mode_what_was_moved_away_is_unusable_where_it_lay() -> None:
+    world, evictor, mover, _ = scattered(move=True)
+    world.ledger.poison = Poison.NAN
+    world.ledger.arena.bytes.zero_()
+    assert evictor.make_room(more_rows(world))
+    assert mover.moves
+    for move in mover.moves:
+        left = world.ledger.arena.unit(move.source, world.groups[move.group].unit_bytes)
+        moved = world.ledger.arena.unit(move.target, world.groups[move.group].unit_bytes)
+        assert bool((left == 0xFF).all())
+        assert not moved.any()
 
 
 def test_without_a_mover_the_same_room_costs_evictions() -> None:
