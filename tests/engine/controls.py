@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.engine.reuse.controls import REUSE
+from tests.server.controls import CONTROLS as SERVER
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "controls.md"
@@ -522,6 +523,8 @@ CONTROLS = (
     ),
     # Prefix reuse -----------------------------------------------------------------------------------------------------
     *(Control(*row) for row in REUSE),
+    # The server -------------------------------------------------------------------------------------------------------
+    *(Control(*row) for row in SERVER),
 )
 
 
@@ -534,9 +537,9 @@ def table() -> str:
         [
             "# Controls",
             "",
-            "A test that cannot fail proves nothing. For each case and invariant of the engine, this is the sabotage",
-            "under which its test was seen to fail. `python -m tests.engine.controls` does all of them again, in a",
-            "copy of the tree; the tests are below `tests/engine`.",
+            "A test that cannot fail proves nothing. For each case and invariant, this is the sabotage under which its",
+            "test was seen to fail. `python -m tests.engine.controls` does all of them again, in a copy of the tree;",
+            "the tests are named from `tests/engine`.",
             "",
             "| what must hold | test | sabotage |",
             "|---|---|---|",
