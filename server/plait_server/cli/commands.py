@@ -167,6 +167,33 @@ def drill(
 
 
 @app.command()
+def profile(
+    model: flags.Model = None,
+    load: Annotated[
+        list[str] | None, typer.Option(help="decode:SEQUENCESxTOKENS or prefill:...; may be repeated.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="File for a Chrome trace of the last load.")] = None,
+    dtype: flags.Dtype = None,
+    load_format: flags.LoadFormat = None,
+    memory: flags.Memory = None,
+    max_seqs: flags.MaxSeqs = None,
+    max_batch_tokens: flags.MaxBatchTokens = None,
+    max_model_len: flags.MaxModelLen = None,
+    device: flags.Device = None,
+    state_dtype: flags.StateDtype = None,
+    page_size: flags.PageSize = None,
+    threads: flags.Threads = None,
+    config: flags.Config = None,
+) -> None:
+    """Show where the time of a step goes, and how far it is from what the device could do."""
+    given = locals()
+    loads, file = given.pop("load"), given.pop("trace")
+    from plait_server.cli.profile import print_profile
+
+    sys.exit(print_profile(options_of(given).engine, loads, file))
+
+
+@app.command()
 def version() -> None:
     """Print the release."""
     from plait_server.release import installed_version

@@ -13,7 +13,7 @@ from plait_server.cli.commands import app
 from plait_server.cli.local_server import LocalServerFailed, local_server
 from plait_server.cli.offline import status_of
 
-COMMANDS = ("serve", "chat", "plan", "inspect", "verify", "drill", "version")
+COMMANDS = ("serve", "chat", "plan", "inspect", "verify", "drill", "profile", "version")
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -44,7 +44,7 @@ def test_the_release_is_printed() -> None:
     assert CliRunner().invoke(app, ["version"]).output.strip()
 
 
-@pytest.mark.parametrize("command", ["serve", "plan", "inspect", "verify", "drill"])
+@pytest.mark.parametrize("command", ["serve", "plan", "inspect", "verify", "drill", "profile"])
 def test_a_wrong_option_is_an_error_of_one_line(command: str) -> None:
     result = CliRunner().invoke(app, [command, "somewhere", "--dtype", "int3"])
     assert result.exit_code == 2
