@@ -42,14 +42,17 @@ class Ledger:
     def can_take(self, demand: Demand) -> bool:
         return self.slabs_for(demand) <= self.slabs.free
 
-    def take(self, demand: Demand) -> Units | None:
-        """All of ``demand``, or None and nothing changed. Slot rows are zeroed here: fresh means zero."""
+    def take(self, demand: Demand, *, fresh: bool = True) -> Units | None:
+        """All of ``demand``, or None and nothing changed. Slot rows are zeroed here: fresh means zero.
+
+        Not ``fresh`` is for whoever writes them whole before anybody reads them.
+        """
         if not self.can_take(demand):
             return None
         units = {group: self.pools[group].take(n) for group, n in demand.items()}
-        for group, fresh in units.items():
-            if not self.groups[group].paged:
-                self._fill(group, fresh, 0)
+        for group, taken in units.items():
+            if fresh and not self.groups[group].paged:
+                self._fill(group, taken, 0)
         return units
 
     def give_back(self, group: GroupId, units: Iterable[Granule]) -> None:

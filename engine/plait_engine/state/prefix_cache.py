@@ -112,11 +112,11 @@ class PrefixCache:
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
-    def take(self, demand: Demand) -> Units | None:
+    def take(self, demand: Demand, *, fresh: bool = True) -> Units | None:
         """``demand`` from what is free, else from what is cached; None, and nothing lost, when that is not enough."""
-        units = self.ledger.take(demand)
+        units = self.ledger.take(demand, fresh=fresh)
         if units is None and self.make_room(demand):
-            units = self.ledger.take(demand)
+            units = self.ledger.take(demand, fresh=fresh)
         return units
 
     def make_room(self, demand: Demand) -> bool:
@@ -304,7 +304,7 @@ class PrefixCache:
 
     def reserve(self, sequence: Sequence, position: Position) -> Checkpoint | None:
         """Room for a checkpoint that the step being planned will write; None when there is none, which is no error."""
-        slots = self.take(self._slot_demand)
+        slots = self.take(self._slot_demand, fresh=False)  # the scan writes all of it
         if slots is None:
             self.stats.count("plait_checkpoint_skipped_total", labels="reason=no_memory")
             return None

@@ -69,7 +69,8 @@ def test_a_restore_that_is_found_untrue_is_no_hit() -> None:
     counters = client.engine.counters()
     assert counters["plait_prefix_lookup_tokens_total"] == {"": 60}
     assert counters["plait_prefix_effective_hit_tokens_total"] == {"": 0}
-    assert counters["plait_prefix_lost_tokens_total"] == {"reason=no_checkpoint": 0, "reason=restore_failed": 29}
+    lost = counters["plait_prefix_lost_tokens_total"]
+    assert {reason: tokens for reason, tokens in lost.items() if tokens} == {"reason=restore_failed": 29}
     assert client.counted("plait_state_restores_total") == 0
     assert client.ask(prompt) == 29
     assert counters["plait_state_restores_total"]["state=mamba2,tier=arena"] == 1

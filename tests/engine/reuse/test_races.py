@@ -189,7 +189,7 @@ def test_case_31_a_thousand_failed_admissions_leave_nothing_behind(name: str) ->
     taken = {group: dict(pool.taken) for group, pool in client.engine.ledger.pools.items()}
     request = client.request(prompt + prompt_of(3, seed=2))
     load.add(request)
-    real, cache.ledger.take = cache.ledger.take, lambda _: None  # type: ignore[method-assign]
+    real, cache.ledger.take = cache.ledger.take, lambda *_, **__: None  # type: ignore[method-assign]
     make_room, cache.evictor.make_room = cache.evictor.make_room, lambda _: False  # type: ignore[method-assign]
     sequence = client.engine.scheduler.waiting.first(1)[0]
     for _ in range(1000):
