@@ -289,4 +289,4 @@ def test_memory_that_a_fetch_holds_is_there_for_who_comes_first(name: str) -> No
 
 
 def refuse_while(full: Callable[[], bool], take: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda demand: None if full() else take(demand)
+    return lambda demand, **how: None if full() else take(demand, **how)
