@@ -2,8 +2,8 @@
 
     python -m benchmarks.structured_output [--url http://127.0.0.1:8000] [--streams 32] [--tokens 96] [--runs 5]
 
-Starts a server with the demo model when no URL is given, and then also tells the processor time that its processes took,
-which other work on the machine disturbs less. The kinds alternate; told are medians and their ratio.
+Starts a server with the demo model when no URL is given, and then also tells the processor time that its processes
+took, which other work on the machine disturbs less. The kinds alternate; told are medians and their ratio.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from plait_server.cli.commands import app
 from plait_server.cli.local_server import LocalServerFailed, local_server
 from plait_server.cli.offline import status_of
 
-COMMANDS = ("serve", "chat", "plan", "inspect", "verify", "drill", "profile", "version")
+COMMANDS = ("serve", "bench", "chat", "plan", "inspect", "verify", "drill", "profile", "version")
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
