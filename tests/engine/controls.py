@@ -43,7 +43,7 @@ CONTROLS = (
         "case 3: a fresh slot is zero",
         f"{ORACLE}::fresh_requests_start_from_nothing",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, fresh, 0)",
+        "                self._fill(group, taken, 0)",
         "                pass",
     ),
     Control(
@@ -78,8 +78,8 @@ CONTROLS = (
         "case 25, DISTINCT: a row samples from its own logits",
         f"{ORACLE}::identical_prompts_at_once",
         f"{ENGINE}/runner/builder.py",
-        "sampled = [(int(borders[i + 1]) - 1, row)",
-        "sampled = [(int(borders[i + 1]) - 1 - i % 2, row)",
+        "rows_of = ((int(end) - 1, place.row) for end, place in zip(borders[1:], layout, strict=True))",
+        "rows_of = ((int(end) - 1 - i % 2, layout[i].row) for i, end in enumerate(borders[1:]))",
     ),
     Control(
         "case 26: a sequence's length is its own",
@@ -92,8 +92,8 @@ CONTROLS = (
         "case 27: every token of a continuation moves the state",
         f"{ORACLE}::pieces_fed_one_after_another",
         f"{ENGINE}/runner/builder.py",
-        "Chunk(base + begin, base + row.end, i)",
-        "Chunk(base + row.end - 1, base + row.end, i)",
+        "Chunk(base + begin, base + place.end, i)",
+        "Chunk(base + place.end - 1, base + place.end, i)",
     ),
     Control(
         "case 28: every row behind the decodes is in the chunk table",
@@ -106,8 +106,8 @@ CONTROLS = (
         "case 29: the same steps give the same bits",
         f"{ORACLE}::same_greedy_load",
         f"{ENGINE}/runner/runner.py",
-        "logits = self.model.logits(hidden)\n",
-        "logits = self.model.logits(hidden) + 1e-5 * torch.rand(1)\n",
+        "logits = self.model.logits(wanted)\n",
+        "logits = self.model.logits(wanted) + 1e-5 * torch.rand(1)\n",
     ),
     Control(
         "both loops give the same: a token still on the device is what the next step starts from",
@@ -135,7 +135,7 @@ CONTROLS = (
         "case 30: and from a state of zero",
         "test_preemption.py::preempted_sequences_give and (granite or lfm2)",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, fresh, 0)",
+        "                self._fill(group, taken, 0)",
         "                pass",
     ),
     Control(
@@ -298,7 +298,7 @@ CONTROLS = (
         "500 aborts leave the neighbours right",
         "test_aborts.py::random_aborts and granite",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, fresh, 0)",
+        "                self._fill(group, taken, 0)",
         "                pass",
     ),
     Control(
@@ -312,7 +312,7 @@ CONTROLS = (
         "500 aborts on the demo leave the neighbours right",
         "test_demo.py::five_hundred and plain",
         f"{ENGINE}/state/ledger.py",
-        "                self._fill(group, fresh, 0)",
+        "                self._fill(group, taken, 0)",
         "                pass",
     ),
     Control(

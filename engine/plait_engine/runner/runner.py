@@ -145,7 +145,8 @@ class ModelRunner:
             scores = score_prompts(plan, built, hidden, self.model, self.kernels, fetch)
         if not built.sampled:
             return None, scores
-        logits = self.model.logits(hidden[: len(built.sampled)] if plan.replayable else hidden[batch.logit_rows])
+        wanted = hidden[: len(built.sampled)] if plan.replayable else hidden[batch.logit_rows]
+        logits = self.model.logits(wanted)
         if self.tap is not None:
             self.tap(built.sampled, logits)
         draw = self.sampler.draw(logits, built.sampled)

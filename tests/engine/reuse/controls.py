@@ -43,7 +43,7 @@ REUSE = (
         "invariant 5: who found nothing starts from zero, wherever his rows were before",
         f"{HITS}::known_as_a_whole and granite",
         f"{STATE}/ledger.py",
-        "                self._fill(group, fresh, 0)",
+        "                self._fill(group, taken, 0)",
         "                pass",
     ),
     (
