@@ -42,6 +42,7 @@ class EngineConfig:
     ``decode_padding``     decode rows of a step are padded to a multiple of this (rows own a reserved page and slot)
     ``overlap``            plan step N + 1 while step N runs; the plain loop gives the same answers
     ``prefix_reuse``       reuse what was computed for a common prefix; off: nothing is kept and nothing found
+    ``require_state_complete``  the promise, written down: a prefix is reused only where every kind of state is there
     ``checkpoint_interval``  tokens between checkpoints inside long prompts
     ``pin_share``          of the arena, what pinned prefixes may hold at most
     ``audit_rate``         share of hits that are computed again from nothing in idle time, and compared
@@ -63,6 +64,7 @@ class EngineConfig:
     overlap: bool | None = None
     threads: int | None = None
     prefix_reuse: bool = True
+    require_state_complete: bool = True
     pin_share: float = 0.25
     checkpoint_interval: int | None = None
     audit_rate: float = 0.0
@@ -81,6 +83,11 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.pin_share <= 1:
             raise ConfigError(f"pin_share must be between 0 and 1, not {self.pin_share}")
+        if not self.require_state_complete:
+            raise ConfigError(
+                "require_state_complete cannot be turned off: incomplete state gives wrong answers. To do "
+                "without reuse, set prefix_reuse to false"
+            )
         if not 0.0 <= self.audit_rate <= 1.0:
             raise ConfigError(f"audit_rate must be a share between 0 and 1, not {self.audit_rate}")
         if self.dtype not in ("auto", "bfloat16", "float16", "float32"):

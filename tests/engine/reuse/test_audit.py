@@ -224,3 +224,9 @@ def test_an_answer_is_the_same_with_audits_and_without() -> None:
 def test_a_rate_is_a_share(rate: float) -> None:
     with pytest.raises(ConfigError, match="audit_rate must be a share"):
         EngineConfig(model="x", audit_rate=rate)
+
+
+def test_the_promise_cannot_be_turned_off_and_reuse_can() -> None:
+    with pytest.raises(ConfigError, match="set prefix_reuse to false"):
+        EngineConfig(model="x", require_state_complete=False)
+    assert not EngineConfig(model="x", prefix_reuse=False).prefix_reuse
