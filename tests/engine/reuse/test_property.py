@@ -8,10 +8,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from plait_engine.cache_order import CacheOrder, CacheVerb
 from plait_engine.engine import CannotFit, Engine
+from plait_engine.pin import PinOrder
 from plait_engine.request import Request
 from plait_engine.state.poison import Poison
 from plait_engine.state.tiers.slow import NEVER, SlowTier
+from tests.engine.reuse.client import slabs_for_one
 from tests.engine.tiny import VOCAB, Load, assert_same, books, greedy, oracle, tiny_engine
 
 MODELS = ("braid", "granite", "gemma3")
@@ -31,6 +34,7 @@ class World:
     asked: dict[tuple[str, int], Request] = field(default_factory=dict)
     said: list[tuple[int, ...]] = field(default_factory=list)
     effective: int = 0
+    pins: random.Random | None = None
 
     def __post_init__(self) -> None:
         self.load = Load(self.engine)
@@ -49,6 +53,11 @@ class World:
                 self._compare(self.asked.pop((delta.request_id, delta.index)), delta.index)
         if rng.random() < 0.2:
             self.engine.check()
+        if self.pins is not None and self.pins.random() < 0.02:
+            order = CacheOrder(tenant=self.pins.choice(("", "other")), verb=CacheVerb.SHOW)
+            for pin in self.engine.cache_order(order).pins[:1]:
+                self.engine.cache_order(CacheOrder(tenant=order.tenant, verb=CacheVerb.UNPIN, pin=pin.id))
+            self.engine.cache_order(CacheOrder(tenant=order.tenant, verb=CacheVerb.DROP))
 
     def _ask(self, id: str) -> None:
         rng = self.rng
@@ -64,6 +73,7 @@ class World:
             n=rng.choice((1, 1, 1, 2, 3)),
             tenant=rng.choice(("", "", "other")),
             marks=(rng.randrange(1, 40),) if rng.random() < 0.3 else (),
+            pin=self._pin(),
         )
         try:
             self.load.add(request)
@@ -81,6 +91,12 @@ class World:
             contents = tier.contents[rng.choice(list(tier.contents))]
             contents.pop(rng.choice([*contents, None]), None)
 
+    def _pin(self) -> PinOrder | None:
+        """Some are over within the test, some are not."""
+        if self.pins is None or self.pins.random() < 0.7:
+            return None
+        return PinOrder(ttl_seconds=self.pins.choice((0.02, 60.0)), position=self.pins.choice((None, 5, 40)))
+
     def _abort(self, key: tuple[str, int]) -> None:
         self.engine.abort(*key)
         del self.asked[key]
@@ -93,7 +109,16 @@ class World:
         self.said.append(request.prompt + tuple(answer.tokens))
 
 
-def play(name: str, seed: int, turns: int, overlap: bool, slabs: int, poison: Poison, tiered: bool = False) -> World:
+def play(
+    name: str,
+    seed: int,
+    turns: int,
+    overlap: bool,
+    slabs: int,
+    poison: Poison,
+    tiered: bool = False,
+    pins: bool = False,
+) -> World:
     rng = random.Random(seed)
     engine = tiny_engine(
         name,
@@ -108,12 +133,15 @@ def play(name: str, seed: int, turns: int, overlap: bool, slabs: int, poison: Po
     tier = SlowTier(engine.ledger.arena, engine.ledger.groups) if tiered else None
     if tier is not None:
         engine.scheduler.cache.use_tier(tier)
-        ticks = itertools.count()
-        engine.scheduler.cache.fetches._now = lambda: next(
-            ticks
-        )  # Of looks, not of seconds, so that it can be repeated.
+        ticks = itertools.count()  # Of looks, not of seconds, so that it can be repeated.
+        engine.scheduler.cache.fetches._now = lambda: next(ticks)
         engine.scheduler.cache.fetches.patience_seconds = 30
     world = World(name, engine, rng, tier)
+    if pins:
+        world.pins = random.Random(seed)
+        limits, ledger = engine.scheduler.limits, engine.ledger
+        needed = slabs_for_one(ledger.groups, limits, ledger.slabs.slab_bytes)
+        engine.scheduler.cache.pins.budget_slabs = max(0, ledger.slabs.total - needed)
     for turn in range(turns * 20):
         if turn >= turns and not world.asked:
             break
@@ -131,14 +159,16 @@ def play(name: str, seed: int, turns: int, overlap: bool, slabs: int, poison: Po
     slabs=st.integers(9, 90),
     poison=st.sampled_from((Poison.NAN, Poison.LARGE)),
     tiered=st.booleans(),
+    pins=st.booleans(),
 )
-@example("braid", 1, True, 60, Poison.NAN, False)
-@example("braid", 1, True, 20, Poison.NAN, True)
-@example("gemma3", 50420, False, 15, Poison.NAN, False)  # A chunk wanted pages of a decode that was planned already.
+@example("braid", 1, True, 60, Poison.NAN, False, False)
+@example("braid", 1, True, 60, Poison.NAN, False, True)
+@example("braid", 1, True, 20, Poison.NAN, True, False)
+@example("gemma3", 50420, False, 15, Poison.NAN, False, False)  # A chunk wanted the pages of a decode that was planned.
 def test_a_hit_gives_the_answer_of_a_cold_run(
-    name: str, seed: int, overlap: bool, slabs: int, poison: Poison, tiered: bool
+    name: str, seed: int, overlap: bool, slabs: int, poison: Poison, tiered: bool, pins: bool
 ) -> None:
-    play(name, seed, turns=40, overlap=overlap, slabs=slabs, poison=poison, tiered=tiered)
+    play(name, seed, turns=40, overlap=overlap, slabs=slabs, poison=poison, tiered=tiered, pins=pins)
 
 
 TIGHT = {"braid": (14, 16), "granite": (11, 12), "gemma3": (9, 10)}
@@ -165,4 +195,13 @@ def test_such_loads_do_hit_evict_and_preempt(name: str) -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_twenty_thousand_steps_are_clean(name: str, overlap: bool) -> None:
     for seed in range(10):
-        play(name, seed, 400, overlap=overlap, slabs=9 + 5 * seed, poison=Poison.NAN, tiered=bool(seed % 2))
+        play(
+            name,
+            seed,
+            400,
+            overlap=overlap,
+            slabs=9 + 5 * seed,
+            poison=Poison.NAN,
+            tiered=seed % 3 == 1,
+            pins=seed % 2 == 1,
+        )
