@@ -79,10 +79,7 @@ class BatchBuilder:
 
     def only_padding(self, shape: Shape) -> StepBatch:
         """A step of ``shape`` that is nobody's."""
-        singles = [_Place(1)] * shape.decodes
-        if not shape.pieces:
-            return self._built(singles, []).batch
-        return self._built(singles, self._filled([], shape), Room(CHUNKS, self.tables.longest)).batch
+        return self.build(StepPlan(()), shape).batch
 
     @staticmethod
     def _filled(pieces: list["_Place"], shape: Shape) -> list["_Place"]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from plait_engine.models.base import Model
 from plait_engine.runner.builder import BuiltBatch
-from plait_engine.runner.fetch import Fetch
+from plait_engine.runner.download import Download
 from plait_engine.runner.sampler import to_host
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_kernels.sampling import Logprobs
@@ -34,7 +34,7 @@ class PromptScores:
 
 
 def score_prompts(
-    plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Model, kernels: Kernels, fetch: Fetch
+    plan: StepPlan, built: BuiltBatch, hidden: Tensor, model: Model, kernels: Kernels, download: Download
 ) -> list[PromptScores]:
     """For each row whose request wants them and has not had them: the logits at position p score the token at p + 1."""
     segments = built.batch.segments
@@ -50,6 +50,6 @@ def score_prompts(
             piece = hidden[begin + first - row.start : begin + end - row.start]
             targets = sequence.tokens[first + 1 : end + 1]
             chosen = torch.tensor(targets, device=hidden.device)
-            logprobs = fetch.bring_logprobs(kernels.logprobs(model.logits(piece), chosen, wanted))
+            logprobs = download.bring_logprobs(kernels.logprobs(model.logits(piece), chosen, wanted))
             scores.append(PromptScores(row, first, targets, wanted, logprobs))
     return scores

@@ -10,7 +10,7 @@ from torch import Tensor
 from plait_engine.models.base import Model
 from plait_engine.request import TokenLogprobs
 from plait_engine.runner.builder import BatchBuilder, BuiltBatch
-from plait_engine.runner.fetch import Fetch
+from plait_engine.runner.download import Download
 from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.graphs import StepGraphs
 from plait_engine.runner.prompt_scores import PromptScores, score_prompts
@@ -45,7 +45,7 @@ class Launched:
 
     plan: StepPlan
     planned_seconds: float
-    fetch: Fetch
+    download: Download
     sampled: tuple[Row, ...]
     draw: Draw | None
     scores: list[PromptScores]
@@ -63,7 +63,7 @@ class Launched:
 
     def wait(self) -> dict[Sequence, Sampled]:
         """The sampled tokens by sequence. Scores of prompts go to their sequences."""
-        self.fetch.wait()
+        self.download.wait()
         for scores in self.scores:
             scores.keep()
         if self.draw is None:
@@ -120,20 +120,20 @@ class ModelRunner:
         shape = self.graphs.shape(plan)
         built = self.builder.build(plan, shape)
         planned = time.perf_counter() - started
-        fetch = Fetch(self.device)
-        same = self._restore(plan, fetch)
-        draw, scores = self._forward(plan, built, shape, fetch)
-        fetch.close()
-        return Launched(plan, planned, fetch, built.sampled, draw, scores, same)
+        download = Download(self.device)
+        same = self._restore(plan, download)
+        draw, scores = self._forward(plan, built, shape, download)
+        download.close()
+        return Launched(plan, planned, download, built.sampled, draw, scores, same)
 
-    def _restore(self, plan: StepPlan, fetch: Fetch) -> dict[Sequence, Tensor]:
+    def _restore(self, plan: StepPlan, download: Download) -> dict[Sequence, Tensor]:
         restores = ((row.sequence, row.restore) for row in plan.rows if row.restore is not None)
         found = {sequence: restore.launch(self.copier) for sequence, restore in restores}
-        return {sequence: fetch.bring(same) for sequence, same in found.items() if same is not None}
+        return {sequence: download.bring(same) for sequence, same in found.items() if same is not None}
 
     @torch.inference_mode()
     def _forward(
-        self, plan: StepPlan, built: BuiltBatch, shape: Shape | None, fetch: Fetch
+        self, plan: StepPlan, built: BuiltBatch, shape: Shape | None, download: Download
     ) -> tuple[Draw | None, list[PromptScores]]:
         batch = built.batch
         if built.pending is not None:
@@ -142,7 +142,7 @@ class ModelRunner:
         hidden = None if shape is None else self.graphs.hidden(batch, shape, self.builder.only_padding)
         if hidden is None:
             hidden = self.model(batch)
-            scores = score_prompts(plan, built, hidden, self.model, self.kernels, fetch)
+            scores = score_prompts(plan, built, hidden, self.model, self.kernels, download)
         if not built.sampled:
             return None, scores
         wanted = hidden[: len(built.sampled)] if plan.replayable else hidden[batch.logit_rows]
@@ -151,8 +151,8 @@ class ModelRunner:
             self.tap(built.sampled, logits)
         draw = self.sampler.draw(logits, built.sampled)
         self._last_tokens[built.sampled_rows] = draw.token_ids
-        logprobs = None if draw.logprobs is None else fetch.bring_logprobs(draw.logprobs)
-        return Draw(fetch.bring(draw.token_ids), logprobs), scores
+        logprobs = None if draw.logprobs is None else download.bring_logprobs(draw.logprobs)
+        return Draw(download.bring(draw.token_ids), logprobs), scores
 
     def upgrade_kernels(self) -> None:
         """Take over faster kernels that became ready; between steps only."""

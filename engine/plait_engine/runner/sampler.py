@@ -41,7 +41,6 @@ class Sampler:
     def __init__(self, kernels: Kernels, upload: Upload, eos_token_ids: Iterable[int], grammars: Grammars) -> None:
         self.kernels = kernels
         self.upload = upload
-        self.device = upload.device
         self.grammars = grammars
         self._eos = tuple(eos_token_ids)
         self._greedy: dict[int, SamplingTensors] = {}
@@ -52,7 +51,7 @@ class Sampler:
         """fp32 ``logits [rows, vocab]`` to one token a row."""
         sequences = [row.sequence for row in rows]
         shaped = self.kernels.penalise(logits, self._penalties(sequences))
-        if (masks := self.grammars.masks(sequences, self.device)) is not None:
+        if (masks := self.grammars.masks(sequences, self.upload.device)) is not None:
             shaped = masked(shaped, logits, masks)
         token_ids = self.kernels.sample(shaped, self._tensors(rows))
         wanted = [s.request.sampling.logprobs for s in sequences if s.request.sampling.logprobs is not None]
@@ -64,7 +63,7 @@ class Sampler:
         greedy = all(p.temperature < GREEDY_BELOW for p in params)
         if greedy:
             if len(rows) not in self._greedy:
-                self._greedy[len(rows)] = _all_greedy(len(rows), self.device)
+                self._greedy[len(rows)] = _all_greedy(len(rows), self.upload.device)
             return self._greedy[len(rows)]
         numbers = [uniform(row.sequence.seed, row.sequence.index, row.end) for row in rows]
         put = self.upload.put

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from plait_engine.runner.fetch import Fetch
+from plait_engine.runner.download import Download
 from plait_engine.runner.upload import CAPACITY, Upload
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -45,9 +45,9 @@ def test_what_was_sent_before_stays_as_it_is(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_is_fetched_is_there_after_waiting(device: str) -> None:
     tensor = torch.arange(1000, device=device) * 2
-    fetch = Fetch(torch.device(device))
-    host = fetch.bring(tensor)
-    fetch.close()
-    fetch.wait()
+    download = Download(torch.device(device))
+    host = download.bring(tensor)
+    download.close()
+    download.wait()
     assert host.device.type == "cpu"
     assert host.tolist() == list(range(0, 2000, 2))

@@ -6,7 +6,7 @@ from torch import Tensor
 from plait_kernels.sampling import Logprobs
 
 
-class Fetch:
+class Download:
     """``bring`` launches copies to the host, ``close`` marks that no more come, and after ``wait`` they are there.
 
     Reading a tensor off the device waits for all that was launched so far, which with overlapped steps is the next one
