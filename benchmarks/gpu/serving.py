@@ -1,8 +1,9 @@
-"""Serving speed on one GPU: ``python -m benchmarks.gpu.serving --models m1,m2,m3 --loads W1,W2,W3,W4,W5``.
+"""Serving speed on one GPU: ``python -m benchmarks.gpu.serving --models m1,m2,m3 --loads W1,W2,W3,W4,W5,chat``.
 
 A server is started for each model, as a user starts it, and asked over HTTP: greedy, ``ignore_eos``, prompts of random
 tokens of exact length, a closed loop. Before each load a few of its requests are sent to warm up. Beside ours: what
 vLLM 0.26.0 gave on an H200 under the same rules (output tokens/s, median first token, median time per output token).
+``chat`` is one chat after another, of five turns: 8,192 tokens, growing by 500.
 """
 
 import argparse
@@ -25,10 +26,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.chat import measure_chats
 from benchmarks.gpu.closed_loop import Reply, closed_loop
 from benchmarks.gpu.models import NAMES, write_model
 
 READY_SECONDS = 240.0
+CHAT = "chat"
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ def measure(model: str, port: int, name: str, vocab: int) -> Result:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="m1,m2,m3", help=", ".join(f"{k}: {v}" for k, v in NAMES.items()))
-    parser.add_argument("--loads", default=",".join(LOADS))
+    parser.add_argument("--loads", default=",".join((*LOADS, CHAT)))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of `plait serve`")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="folder for the servers' output")
     parser.add_argument("--out", type=Path, help="JSON file for the results")
@@ -194,6 +197,11 @@ def main() -> None:
             with server(Path(scratch), options.logs / f"{model}.log", settings) as (port, seconds):
                 print(f"{model} ready after {seconds:.1f} s", flush=True)
                 for name in options.loads.split(","):
+                    if name == CHAT:
+                        for turn, (first, cached) in enumerate(measure_chats(port, vocab), 1):
+                            print(f"{model} turn {turn}: first token {first:6.1f} ms, cached {cached:6.0f}", flush=True)
+                            results.append({"model": model, "load": CHAT, "turn": turn, "first": first})
+                        continue
                     result = measure(model, port, name, vocab)
                     print(result, flush=True)
                     results.append({**asdict(result), "ready_seconds": seconds, "settings": settings})

@@ -115,15 +115,15 @@ class Kernels:
         if self._library is not None:
             self._library.set_threads(threads)
 
-    def record(self, step: Callable[[], T]) -> Recording[T]:
-        """Run ``step`` and keep its calls, to be made again without Python in between: see ``plait_kernels.cpu.tape``.
+    def record(self, step: Callable[[], T], *, known: bool = False) -> Recording[T]:
+        """Keep the calls of ``step``, to be made again without Python in between: see ``plait_kernels.cpu.tape``.
 
-        For decode steps whose inputs always lie in the same tensors; on a GPU a captured graph
-        (``plait_kernels.cuda.graph``). Raises ``NotReplayableError`` where there are no compiled kernels, or where the
-        step's course depends on values.
+        For steps whose inputs always lie in the same tensors; on a GPU a captured graph (``plait_kernels.cuda.graph``),
+        which costs less if a step like this is ``known`` to have run before. Raises ``NotReplayableError`` where there
+        are no compiled kernels, or where the step's course depends on values.
         """
         if self.graphs:
-            return capture(step)
+            return capture(step, known=known)
         if self._library is None:
             raise NotReplayableError("no compiled kernels")
         return record(self._library, step)

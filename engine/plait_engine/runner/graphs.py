@@ -24,8 +24,9 @@ from plait_kernels.tables import refill
 
 Padding = Callable[[Shape], StepBatch]
 """A step of the given shape that is padding and nothing else."""
-PIECE_TOKENS = 0
-"""Steps whose pieces of prompts have up to so many tokens are recorded too. None yet: not seen on a GPU so far."""
+PIECE_TOKENS = 2048
+"""Steps whose pieces of prompts have up to so many tokens are recorded too. Larger ones take the device longer than
+the host."""
 
 
 class _NotOnHost(tuple[int, ...]):
@@ -93,10 +94,13 @@ class StepGraphs:
         self._most = up(ladder(tables.padding_row), multiple)
         self._desk: Desk | None = None
         self._recorded: dict[Shape, _Recorded | None] = {}
+        self._ran: set[bool] = set()
+        """Whether steps with pieces, and steps without, have run, so that all their kernels are loaded."""
 
     def forget(self) -> None:
         """The kernels are others now."""
         self._recorded.clear()
+        self._ran.clear()
 
     def shape(self, plan: StepPlan) -> Shape | None:
         """What ``plan`` is to be padded to, so that it can be recorded; None where it runs as it is."""
@@ -127,10 +131,13 @@ class StepGraphs:
             self._desk = Desk(padding, self._tables, rows, tokens)
         batch = self._desk.batch(shape, padding)
         _lay(batch, padding)
+        kind = bool(shape.pieces)
         try:
-            return _Recorded(batch, self.kernels.record(lambda: self.model(batch)))
+            recording = self.kernels.record(lambda: self.model(batch), known=kind in self._ran)
         except NotReplayableError:
             return None
+        self._ran.add(kind)
+        return _Recorded(batch, recording)
 
 
 @dataclass(frozen=True)

@@ -11,30 +11,40 @@ from plait_kernels.recording import NotReplayableError, Recording
 T = TypeVar("T")
 
 
-def capture(step: Callable[[], T]) -> Recording[T]:
-    """Run ``step`` once as it is, so that its kernels are compiled and its libraries set up, then capture it.
+def capture(step: Callable[[], T], *, known: bool = False) -> Recording[T]:
+    """Capture ``step`` without running it, which takes the host as long as launching it would.
 
-    All captures share one pool of memory, so what is in between belongs to whichever graph runs: graphs must run one
-    after another, on one stream, and a result must be used before another graph runs. Raises ``NotReplayableError``
-    where the step waits for the device, which a graph cannot.
+    Unless a step like it is ``known`` to have run, it is run once as it is first, so that its kernels are loaded and
+    its libraries set up; so is one that cannot be captured at once. All captures share one pool of memory, so what is
+    in between belongs to whichever graph runs: graphs must run one after another, on one stream, and a result must be
+    used before another graph runs. Raises ``NotReplayableError`` where the step waits for the device, which a graph
+    cannot.
     """
-    stream = _stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
+    outside = torch.cuda.current_stream()
+    with torch.cuda.stream(_stream()):
+        if known:
+            try:
+                return _captured(step)
+            except NotReplayableError:
+                pass  # a kernel that was not loaded yet, perhaps
+        _stream().wait_stream(outside)
         step()
-        stream.synchronize()
-        graph.capture_begin(pool=_pool(), capture_error_mode="thread_local")
-        try:
-            result = step()
-        except RuntimeError as error:
-            _abandon(graph)
-            raise NotReplayableError(f"the step cannot be captured: {error}") from error
-        except BaseException:
-            _abandon(graph)
-            raise
-        graph.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
+        _stream().synchronize()
+        return _captured(step)
+
+
+def _captured(step: Callable[[], T]) -> Recording[T]:
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(pool=_pool(), capture_error_mode="thread_local")
+    try:
+        result = step()
+    except RuntimeError as error:
+        _abandon(graph)
+        raise NotReplayableError(f"the step cannot be captured: {error}") from error
+    except BaseException:
+        _abandon(graph)
+        raise
+    graph.capture_end()
     return Recording(result, graph.replay)
 
 
