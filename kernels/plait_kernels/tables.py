@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plait_kernels.recording import NotReplayableError
 from plait_kernels.segments import Segments
 
 Key = tuple[str, int, int]
@@ -49,12 +50,19 @@ def refill(recorded: Segments, fresh: Segments) -> None:
 
 
 def _kept(segments: Segments, key: Key) -> tuple[Tensor, ...]:
-    """Built once for each step."""
+    """Built once for each step. Never while a graph is captured: replays would bring the table that was captured again,
+    over the one that belongs to their step, and out of host memory that others have by then."""
     tables = _tables(segments)
     if key not in tables:
         device = segments.starts.device
+        if _capturing(device):
+            raise NotReplayableError(f"the table {key} was not there when the capture began")
         tables[key] = tuple(to_device(rows, width, device) for rows, width in _host_tables(segments, key))
     return tables[key]
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _tables(segments: Segments) -> dict[Key, tuple[Tensor, ...]]:

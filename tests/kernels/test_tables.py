@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from plait_kernels.recording import NotReplayableError
 from plait_kernels.segments import Room, Segments
 from plait_kernels.tables import query_tiles, refill, scan_table
 from tests.kernels.world import Piece, segments_of
@@ -51,3 +52,13 @@ def test_what_is_left_over_names_the_sequence_without_tokens(name: str) -> None:
     rows, groups = scan_table(segments, 16).rows, scan_table(segments, 16).groups
     assert {int(row[3]) for row in rows if row[0] == row[1]} <= {void}
     assert {int(group[2]) for group in groups if group[0] == group[1]} <= {void}
+
+
+def test_no_table_is_built_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays would bring it again, over what ``refill`` put there."""
+    segments = step("one long prompt")
+    held = query_tiles(segments, 8)
+    monkeypatch.setattr("plait_kernels.tables._capturing", lambda _: True)
+    assert query_tiles(segments, 8) is held
+    with pytest.raises(NotReplayableError):
+        scan_table(segments, 16)
