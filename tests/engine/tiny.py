@@ -34,8 +34,8 @@ from plait_engine.state.placement import Placement
 from plait_engine.state.prefix_cache import PrefixCache
 from plait_engine.state.unit_copy import UnitCopier
 from plait_engine.stats import Stats
-from plait_kernels.select import Kernels
 from tests.engine.braid import build_braid
+from tests.engine.rig import REFERENCE, Rig
 
 VOCAB = 128
 EOS = 2
@@ -141,23 +141,25 @@ def write_folder(folder: Path, name: str, **overrides: Any) -> Path:
 
 
 @cache
-def tiny_model(name: str) -> Model:
-    """Random weights, not bound to an arena. SENSITIVE: states decay slowly, so that what was lost long ago shows.
+def tiny_model(name: str, rig: Rig = REFERENCE) -> Model:
+    """Random weights, the same on every rig, not bound to an arena. SENSITIVE: states decay slowly, so that what was
+    lost long ago shows.
 
     The path of a model folder gives that model, so that every test here can be run with a real one.
     """
     if name not in (*CONFIGS, "braid"):
         config = read_config(Path(name))
-        return fill_model(build_model(config, dtype=torch.float32, page_size=PAGE, kernels=Kernels()), Path(name), CPU)
+        model = build_model(config, dtype=rig.dtype, page_size=PAGE, kernels=rig.kernels)
+        return fill_model(model, Path(name), rig.device)
     if name == "braid":
-        model: Model = build_braid(CONFIGS, Build(torch.float32, torch.float32, Kernels()), PAGE)
+        model = build_braid(CONFIGS, Build(rig.dtype, torch.float32, rig.kernels), PAGE)
     else:
-        model = build_model(CONFIGS[name], dtype=torch.float32, page_size=PAGE, kernels=Kernels())
+        model = build_model(CONFIGS[name], dtype=rig.dtype, page_size=PAGE, kernels=rig.kernels)
     fill_model(model, None, CPU, seed=1)
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("A_log"):
             parameter.data.uniform_(-3.0, -1.0, generator=torch.Generator().manual_seed(2))
-    return model
+    return model.to(rig.device)
 
 
 def tiny_engine(
@@ -175,23 +177,33 @@ def tiny_engine(
     interval: int = 16,
     grammars: Grammars | None = None,
     audit_rate: float = 0.0,
+    rig: Rig = REFERENCE,
 ) -> Engine:
     """An engine with memory for all it may run; ``slabs`` of ``slab_bytes`` (default: the largest unit) for less."""
-    model = copy.deepcopy(tiny_model(name))
+    kernels = copy.copy(rig.kernels)
+    model = copy.deepcopy(tiny_model(name, rig), {id(rig.kernels): kernels})
     groups = model.plan.groups
     unit = slab_bytes or max(group.unit_bytes for group in groups)
     if slabs is None:
         tokens = -(-max_model_len // PAGE) + 1
         demand = (tokens * g.unit_bytes if g.paged else g.units_per_slot * g.unit_bytes for g in groups)
         slabs = (max_seqs + 1) * (2 * sum(demand) // unit + len(groups))
-    arena = Arena(slabs * unit, CPU)
+    arena = Arena(slabs * unit, rig.device)
     ledger = SmallSlabs(arena, groups, poison, unit)
     model.bind(bind_states(model.plan, arena))
     tables = RowTables(groups, ledger.reserved, max_seqs, max_model_len)
-    copier = UnitCopier(arena, groups)
+    copier = UnitCopier(arena, groups, kernels.copy_units)
     runner = ModelRunner(
-        model, Kernels(), tables, CPU, copier=copier, decode_padding=padding, eos_token_ids=[EOS], grammars=grammars
+        model,
+        kernels,
+        tables,
+        rig.device,
+        copier=copier,
+        decode_padding=padding,
+        eos_token_ids=[EOS],
+        grammars=grammars,
     )
+    runner.graphs.piece_tokens = rig.piece_tokens
     limits = SchedulerLimits(budget, max_seqs, max_model_len)
     cache = PrefixCache(ledger, copier, Placement(interval), Stats(), fingerprint=name, enabled=reuse)
     return Engine(Scheduler(limits, cache), runner, [EOS], overlap, audit_rate)
@@ -322,25 +334,26 @@ def books(engine: Engine) -> None:
 
 
 @cache
-def _oracle_engine(name: str) -> Engine:
-    return tiny_engine(name, budget=10**4, max_seqs=1, max_model_len=256, padding=1)
+def _oracle_engine(name: str, rig: Rig) -> Engine:
+    return tiny_engine(name, budget=10**4, max_seqs=1, max_model_len=256, padding=1, rig=rig)
 
 
 _known: dict[bytes, list[Answer]] = {}
 
 
-def oracle(name: str, request: Request) -> list[Answer]:
-    """ORACLE: the request alone in an engine, a sequence at a time, prompts in one chunk, nothing padded."""
-    key = msgspec.json.encode((name, request.prompt, request.sampling, request.n))
+def oracle(name: str, request: Request, rig: Rig = REFERENCE) -> list[Answer]:
+    """ORACLE: the request alone in an engine, a sequence at a time, prompts in one chunk, nothing padded, nothing
+    recorded."""
+    key = msgspec.json.encode((name, str(rig.alone), request.prompt, request.sampling, request.n))
     if key not in _known:
-        answers = run(_oracle_engine(name), request)
+        answers = run(_oracle_engine(name, rig.alone), request)
         _known[key] = [answers[request.id, index] for index in range(request.n)]
     return _known[key]
 
 
-def assert_same(answer: Answer, expected: Answer, close: float = CLOSE) -> None:
+def assert_same(answer: Answer, expected: Answer, close: float = CLOSE, tied: float = TIE) -> None:
     """Logits first, then tokens, up to the first TIE of the expected answer: behind it, another path is right too."""
-    ties = (i for i, e in enumerate(expected.entries) if len(e.top) > 1 and e.top[0][1] - e.top[1][1] < TIE)
+    ties = (i for i, e in enumerate(expected.entries) if len(e.top) > 1 and e.top[0][1] - e.top[1][1] < tied)
     tie = next(ties, len(expected.tokens))
     got, want = answer.logprobs[: tie + 1], expected.logprobs[: tie + 1]
     assert bool(got.isfinite().all())

@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -15,6 +16,7 @@ from plait_engine.request import Request
 from plait_engine.state.poison import Poison
 from plait_engine.state.tiers.slow import NEVER, SlowTier
 from tests.engine.reuse.client import slabs_for_one
+from tests.engine.rig import REFERENCE, Rig
 from tests.engine.tiny import VOCAB, Load, assert_same, books, greedy, oracle, tiny_engine
 
 MODELS = ("braid", "granite", "gemma3")
@@ -30,6 +32,7 @@ class World:
     engine: Engine
     rng: random.Random
     tier: SlowTier | None = None
+    rig: Rig = REFERENCE
     load: Load = field(init=False)
     asked: dict[tuple[str, int], Request] = field(default_factory=dict)
     said: list[tuple[int, ...]] = field(default_factory=list)
@@ -105,7 +108,7 @@ class World:
         answer = self.load.answers[request.id, index]
         alone = Request(id="alone", prompt=request.prompt, sampling=request.sampling)
         assert len(answer.tokens) == request.sampling.max_tokens
-        assert_same(answer, oracle(self.name, alone)[0])
+        assert_same(answer, oracle(self.name, alone, self.rig)[0])
         self.said.append(request.prompt + tuple(answer.tokens))
 
 
@@ -118,6 +121,7 @@ def play(
     poison: Poison,
     tiered: bool = False,
     pins: bool = False,
+    rig: Rig = REFERENCE,
 ) -> World:
     rng = random.Random(seed)
     engine = tiny_engine(
@@ -129,6 +133,7 @@ def play(
         slabs=slabs,
         reuse=True,
         interval=rng.choice((5, 16, 64)),
+        rig=rig,
     )
     tier = SlowTier(engine.ledger.arena, engine.ledger.groups) if tiered else None
     if tier is not None:
@@ -136,7 +141,7 @@ def play(
         ticks = itertools.count()  # Of looks, not of seconds, so that it can be repeated.
         engine.scheduler.cache.fetches._now = lambda: next(ticks)
         engine.scheduler.cache.fetches.patience_seconds = 30
-    world = World(name, engine, rng, tier)
+    world = World(name, engine, rng, tier, rig)
     if pins:
         world.pins = random.Random(seed)
         limits, ledger = engine.scheduler.limits, engine.ledger
@@ -151,16 +156,18 @@ def play(
     return world
 
 
+LOADS: dict[str, st.SearchStrategy[Any]] = {
+    "seed": st.integers(0, 10**9),
+    "overlap": st.booleans(),
+    "slabs": st.integers(9, 90),
+    "poison": st.sampled_from((Poison.NAN, Poison.LARGE)),
+    "tiered": st.booleans(),
+    "pins": st.booleans(),
+}
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    name=st.sampled_from(MODELS),
-    seed=st.integers(0, 10**9),
-    overlap=st.booleans(),
-    slabs=st.integers(9, 90),
-    poison=st.sampled_from((Poison.NAN, Poison.LARGE)),
-    tiered=st.booleans(),
-    pins=st.booleans(),
-)
+@given(name=st.sampled_from(MODELS), **LOADS)
 @example("braid", 1, True, 60, Poison.NAN, False, False)
 @example("braid", 1, True, 60, Poison.NAN, False, True)
 @example("braid", 1, True, 20, Poison.NAN, True, False)
