@@ -184,7 +184,7 @@ def _decode(
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
-    PARTS: tl.constexpr,
+    MANY: tl.constexpr,  # parts, as many as programs in the third direction
     PAGE: tl.constexpr,
     M: tl.constexpr,
     KEYS: tl.constexpr,
@@ -207,7 +207,7 @@ def _decode(
     )
     position = tl.load(lengths + row) - 1
     seen_from = tl.maximum(position - window + 1, 0) if WINDOWED else 0
-    share = tl.cdiv(tl.cdiv(position - seen_from, PARTS), KEYS) * KEYS
+    share = tl.cdiv(tl.cdiv(position - seen_from, tl.num_programs(2) if MANY else 1), KEYS) * KEYS
     begin = seen_from + part * share
     stop = tl.minimum(begin + share, position)
 
@@ -231,7 +231,7 @@ def _decode(
         key_dim, value_dim, scale, softcap, CAPPED, False, PAGE, KEYS, D, DV, PRECISION,
     )  # fmt: skip
     inside = has_g[:, None] & has_j[None, :]
-    if PARTS == 1:
+    if not MANY:
         if SINKS:
             sink = tl.load(sinks + head, mask=has_g, other=0.0).to(tl.float32) * LOG2_E
             total, acc = _with_sink(best, total, acc, sink)
@@ -244,17 +244,18 @@ def _decode(
         tl.store(part_acc + (at * value_dim)[:, None] + j[None, :], acc, mask=inside)
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit(do_not_specialize=["parts", "tokens"])
 def _combine(
     sinks,
     out,
     part_best,
     part_total,
     part_acc,
+    parts,
     tokens,
     value_dim,
     SINKS: tl.constexpr,
-    PARTS: tl.constexpr,
+    MOST: tl.constexpr,  # parts that there can be
     TOGETHER: tl.constexpr,  # parts that are read at a time
     DV: tl.constexpr,
 ):
@@ -262,22 +263,25 @@ def _combine(
     head = tl.program_id(1)
     heads = tl.num_programs(1)
     j = tl.arange(0, DV)
-    at = (tl.arange(0, PARTS).to(tl.int64) * tokens + row) * heads + head
-    bests = tl.load(part_best + at)
+    part = tl.arange(0, MOST)
+    at = (part.to(tl.int64) * tokens + row) * heads + head
+    bests = tl.load(part_best + at, mask=part < parts, other=MINUS_INFINITY)
     best = tl.max(bests, axis=0)
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32) * LOG2_E
         best = tl.maximum(best, sink)
     # A part that saw nothing has weight 0, and its sums are 0 too.
     anchor = tl.where(best == MINUS_INFINITY, 0.0, best)
-    total = tl.sum(tl.load(part_total + at) * tl.exp2(bests - anchor), axis=0)
+    total = tl.sum(tl.load(part_total + at, mask=part < parts, other=0.0) * tl.exp2(bests - anchor), axis=0)
     if SINKS:  # takes weight and gives no value
         total += tl.exp2(sink - anchor)
     acc = tl.zeros((DV,), tl.float32)
-    for first in range(0, PARTS, TOGETHER):
-        here = ((first + tl.arange(0, TOGETHER)).to(tl.int64) * tokens + row) * heads + head
-        weights = tl.exp2(tl.load(part_best + here) - anchor)
-        values = tl.load(part_acc + (here * value_dim)[:, None] + j[None, :], mask=(j < value_dim)[None, :], other=0.0)
+    for first in range(0, parts, TOGETHER):
+        part = first + tl.arange(0, TOGETHER)
+        here = (part.to(tl.int64) * tokens + row) * heads + head
+        weights = tl.exp2(tl.load(part_best + here, mask=part < parts, other=MINUS_INFINITY) - anchor)
+        there = (part < parts)[:, None] & (j < value_dim)[None, :]
+        values = tl.load(part_acc + (here * value_dim)[:, None] + j[None, :], mask=there, other=0.0)
         acc += tl.sum(values * weights[:, None], axis=0)
     tl.store(out + (row * heads + head) * value_dim + j, (acc / total).to(out.dtype.element_ty), mask=j < value_dim)
 
@@ -352,7 +356,7 @@ def _prefill(
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
-    PARTS: tl.constexpr,
+    MANY: tl.constexpr,  # parts, as many as programs in the third direction
     PAGE: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of a key head, up to a power of two
     ROWS: tl.constexpr,
@@ -385,7 +389,7 @@ def _prefill(
     lowest = first - end + tl.load(lengths + sequence)
     last = tl.minimum(first + ROWS // GROUP, end) - 1 - end + tl.load(lengths + sequence)
     from_key = tl.maximum(lowest - window + 1, 0) if WINDOWED else 0
-    share = tl.cdiv(tl.cdiv(last + 1 - from_key, PARTS), KEYS) * KEYS
+    share = tl.cdiv(tl.cdiv(last + 1 - from_key, tl.num_programs(2) if MANY else 1), KEYS) * KEYS
     begin = from_key + part * share
     stop = tl.minimum(begin + share, last + 1)
 
@@ -408,7 +412,7 @@ def _prefill(
         v_entry, key_dim, value_dim, scale, softcap, CAPPED, True, PAGE, KEYS, D, DV, PRECISION,
     )  # fmt: skip
     inside = live[:, None] & (j < value_dim)[None, :]
-    if PARTS == 1:
+    if not MANY:
         if SINKS:
             sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32) * LOG2_E
             total, acc = _with_sink(best, total, acc, sink)
@@ -474,11 +478,12 @@ class _Call:
                 self.q if self.sinks is None else self.sinks,
                 self.out[first:],
                 *parts,
+                count,
                 tokens,
                 self.v.shape[2],
                 SINKS=self.sinks is not None,
-                PARTS=count,
-                TOGETHER=min(count, PARTS_TOGETHER),
+                MOST=MOST_PARTS,
+                TOGETHER=PARTS_TOGETHER,
                 DV=power_of_two(self.v.shape[2]),
                 num_warps=4,
             )
@@ -511,7 +516,7 @@ def paged_attention(
 
 
 def _parts(wanted: int) -> int:
-    """A power of two, because each number of parts is a kernel of its own to be compiled."""
+    """Down to a power of two: few ways to add up the same history."""
     return 1 << max(1, wanted).bit_length() - 1
 
 
@@ -570,7 +575,7 @@ def _run_decode(call: _Call) -> None:
         *call.page_strides,
         call.pages.table.stride(0),
         *call.rule,
-        PARTS=count,
+        MANY=count > 1,
         M=power_of_two(call.group, TENSOR_CORE_ROWS),
         **call.flags,
         **config,
@@ -611,7 +616,7 @@ def _run_prefill(call: _Call) -> None:
         *call.page_strides,
         call.pages.table.stride(0),
         *call.rule,
-        PARTS=count,
+        MANY=count > 1,
         GROUP=group,
         **call.flags,
         **config,

@@ -368,7 +368,7 @@ def _draw_from_all(
     tl.store(out + row, tl.where(temper < COLDEST, greedy, drawn.to(tl.int64)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["wanted"])
 def _list_best(
     logits,
     best,
@@ -387,11 +387,11 @@ def _list_best(
     vocab,
     stride,
     parts,
-    K: tl.constexpr,
+    wanted,  # how many of the best
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The chosen token's log-probability and rank, and the K best in order."""
+    """The chosen token's log-probability and rank, and the best in order."""
     row = tl.program_id(0).to(tl.int64)
     highest = tl.load(best + row)
     k, p, least = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
@@ -406,7 +406,7 @@ def _list_best(
     tl.store(ranks + row, (above + 1).to(tl.int64))
     below = tl.full((), 2147483648, tl.int64)
     after = tl.full((), -1, tl.int32)
-    for place in range(K):
+    for place in range(wanted):
         found = tl.full((), -2147483649, tl.int64)
         found_id = tl.full((), 0, tl.int32)
         for first in range(0, count, BLOCK):
@@ -416,8 +416,8 @@ def _list_best(
             here_id = tl.min(tl.where(behind & (key == here), token, 2147483647), axis=0)
             found_id = tl.where(here > found, here_id, found_id)
             found = tl.maximum(found, here)
-        tl.store(top_ids + row * K + place, found_id.to(tl.int64))
-        tl.store(top + row * K + place, tl.load(logits + found_id) - normaliser)
+        tl.store(top_ids + row * wanted + place, found_id.to(tl.int64))
+        tl.store(top + row * wanted + place, tl.load(logits + found_id) - normaliser)
         below, after = found, found_id
 
 
@@ -596,7 +596,7 @@ def logprobs(logits: Tensor, chosen: Tensor, k: int) -> Logprobs:
         rows.logits.shape[1],
         rows.logits.stride(0),
         rows.parts,
-        K=k,
+        k,
         PARTS=power_of_two(rows.parts),
         BLOCK=BLOCK,
         num_warps=4,
