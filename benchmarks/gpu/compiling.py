@@ -4,6 +4,9 @@
 and the strides that it would have. The results land in Triton's cache on disk, where a later launch finds them.
 """
 
+import subprocess
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,9 +16,10 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import jit
 
-from plait_kernels import triton_math, tuning
+from plait_kernels import early_start, triton_math, tuning
 
 SHARED_LIMIT_BYTES = {90: 232448, 80: 166912, 89: 101376}
 """Of one program, by compute capability."""
@@ -58,8 +62,9 @@ def compile_only(capability: int = 90) -> Iterator[Compiled]:
         options, signature, constants, attributes = self._pack_args(backend, kwargs, bound, specialization, options)
         numbers = {k: v for k, v in kwargs.items() if isinstance(v, int | str)}
         try:
+            source = GluonASTSource if self.is_gluon() else ASTSource
             kernel = triton.compile(
-                ASTSource(self, signature, constants, attributes), target=target, options=options.__dict__
+                source(self, signature, constants, attributes), target=target, options=options.__dict__
             )
         except Exception as error:
             found.failures.append(f"{self.__name__} {numbers}: {type(error).__name__}: {str(error)[:2000]}")
@@ -69,10 +74,26 @@ def compile_only(capability: int = 90) -> Iterator[Compiled]:
         if shared > SHARED_LIMIT_BYTES.get(capability, 1 << 30):
             found.failures.append(f"{self.__name__} {numbers}: {shared} bytes of shared memory")
 
-    before = jit.JITFunction.run, tuning._slugs[CPU], triton_math._multiprocessors[CPU]
+    before = jit.JITFunction.run, tuning._slugs[CPU], triton_math._multiprocessors[CPU], early_start._known[CPU]
     jit.JITFunction.run = run
     tuning._slugs[CPU], triton_math._multiprocessors[CPU] = ASSUMED[capability]
+    early_start._known[CPU] = capability >= 90
     try:
         yield found
     finally:
-        jit.JITFunction.run, tuning._slugs[CPU], triton_math._multiprocessors[CPU] = before
+        jit.JITFunction.run, tuning._slugs[CPU], triton_math._multiprocessors[CPU], early_start._known[CPU] = before
+
+
+def instructions(cubin: bytes) -> Counter[str]:
+    """How often the machine code has each instruction, by its name without suffixes: ``STL`` writes spilled registers.
+
+    Read with the disassembler that Triton brings.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-sass", file.name]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    words = (line.partition("*/")[2].split() for line in lines if line.lstrip().startswith("/*"))
+    names = (next((word for word in line if not word.startswith("@")), "") for line in words)
+    return Counter(name.rstrip(";").split(".")[0] for name in names)

@@ -1,6 +1,6 @@
 """Small tables about a step that several kernels and all layers share: built once, on the host, and kept with it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +47,17 @@ def refill(recorded: Segments, fresh: Segments) -> None:
     for key, tables in _tables(recorded).items():
         for table, (rows, width) in zip(tables, _host_tables(fresh, key), strict=True):
             table.copy_(to_device(rows, width, table.device))
+
+
+def keys(segments: Segments) -> tuple[Key, ...]:
+    """The tables that were asked of the step so far."""
+    return tuple(_tables(segments))
+
+
+def lay(segments: Segments, wanted: Iterable[Key]) -> None:
+    """Build tables before a graph is captured that asks for them."""
+    for key in wanted:
+        _kept(segments, key)
 
 
 def _kept(segments: Segments, key: Key) -> tuple[Tensor, ...]:

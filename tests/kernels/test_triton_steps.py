@@ -14,13 +14,13 @@ from plait_kernels.gdn_step import reference as gdn_reference
 from plait_kernels.mamba2_step import reference as mamba2_reference
 from plait_kernels.qk_rotary import reference as qk_reference
 from plait_kernels.storage import Slots
-from plait_kernels.triton_ops import JOINED
+from plait_kernels.triton_ops import IMPLEMENTATIONS, JOINED
 from tests.kernels.scans import normal, seeded
 from tests.kernels.world import LARGE, NAN, Memory
 
 pytestmark = MARKS
 
-STEPS = {name: on_device(op) for name, op in JOINED.items()}
+STEPS = {name: on_device(op) for name, op in (JOINED | IMPLEMENTATIONS).items()}
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
 

@@ -20,7 +20,7 @@ from plait_kernels.recording import NotReplayableError, Recording
 from plait_kernels.segments import Segments
 from plait_kernels.select import Kernels
 from plait_kernels.storage import Pages
-from plait_kernels.tables import refill
+from plait_kernels.tables import Key, keys, lay, refill
 
 Padding = Callable[[Shape], StepBatch]
 """A step of the given shape that is padding and nothing else."""
@@ -94,8 +94,9 @@ class StepGraphs:
         self._most = up(ladder(tables.padding_row), multiple)
         self._desk: Desk | None = None
         self._recorded: dict[Shape, _Recorded | None] = {}
-        self._ran: set[bool] = set()
-        """Whether steps with pieces, and steps without, have run, so that all their kernels are loaded."""
+        self._ran: dict[int, tuple[Key, ...]] = {}
+        """By tokens of pieces: steps that have run, so that their kernels are loaded; and the tables that they asked
+        for."""
 
     def forget(self) -> None:
         """The kernels are others now."""
@@ -131,12 +132,12 @@ class StepGraphs:
             self._desk = Desk(padding, self._tables, rows, tokens)
         batch = self._desk.batch(shape, padding)
         _lay(batch, padding)
-        kind = bool(shape.pieces)
+        lay(batch.segments, self._ran.get(shape.tokens, ()))
         try:
-            recording = self.kernels.record(lambda: self.model(batch), known=kind in self._ran)
+            recording = self.kernels.record(lambda: self.model(batch), known=shape.tokens in self._ran)
         except NotReplayableError:
             return None
-        self._ran.add(kind)
+        self._ran[shape.tokens] = keys(batch.segments)
         return _Recorded(batch, recording)
 
 

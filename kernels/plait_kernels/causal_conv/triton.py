@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from plait_kernels.causal_conv import Activation
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.segments import Segments
 from plait_kernels.storage import Slots
 from plait_kernels.tables import query_tiles, scan_table
@@ -45,7 +46,9 @@ def _conv_step(
     SILU: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = c < channels
@@ -174,6 +177,7 @@ def causal_conv(
             view.stride(0),
             **flags,
             **config,
+            **starts_early(x.device),
         )
     if segments.chunks:
         config = dict(TILES.config(x.device, channels))

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.gated_activation import Kind
 from plait_kernels.triton_math import gelu_tanh, power_of_two, rows_of, silu
 
@@ -13,7 +14,10 @@ BLOCK = 1024
 
 
 @triton.jit
-def _gated_activation(gate, up, out, n, gate_stride, up_stride, SILU: tl.constexpr, BLOCK: tl.constexpr):
+def _gated_activation(
+    gate, up, out, n, gate_stride, up_stride, SILU: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
+    wait_for_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = at < n
@@ -31,6 +35,15 @@ def gated_activation(gate: Tensor, up: Tensor, kind: Kind) -> Tensor:
     if rows and n:
         block = min(BLOCK, power_of_two(n))
         _gated_activation[(rows, triton.cdiv(n, block))](
-            gate, up, out, n, gate.stride(0), up.stride(0), SILU=kind == "silu", BLOCK=block, num_warps=4
+            gate,
+            up,
+            out,
+            n,
+            gate.stride(0),
+            up.stride(0),
+            SILU=kind == "silu",
+            BLOCK=block,
+            num_warps=4,
+            **starts_early(gate.device),
         )
     return out

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.segments import Segments
 from plait_kernels.storage import Slots
 from plait_kernels.tables import scan_table
@@ -79,7 +80,9 @@ def _gdn_step(
     view_stride,
     K: tl.constexpr,
     V: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     heads = tl.num_programs(1)
@@ -349,6 +352,7 @@ def _step(
         view.stride(0),
         K=power_of_two(q.shape[2]),
         **config,
+        **starts_early(q.device),
     )
 
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from plait_kernels.early_start import LINE, prefetch, starts_early, wait_for_others
 from plait_kernels.triton_math import (
     TENSOR_CORE_ROWS,
     arrive,
@@ -24,6 +25,7 @@ from plait_kernels.tuning import Tunable, bucket
 
 FEW = 64
 """Rows beyond which the library is asked at once: arithmetic begins to count."""
+AHEAD = 4
 
 LINEAR = Tunable(
     "linear",
@@ -62,6 +64,8 @@ def _few_rows(
     INS: tl.constexpr,
     SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
+    AHEAD: tl.constexpr,  # steps of the loop whose weights are asked for before the inputs are there
 ):
     stripe = tl.program_id(0)
     part = tl.program_id(1)
@@ -72,6 +76,11 @@ def _few_rows(
     begin = part * share
     x_line = x + (m.to(tl.int64) * x_stride)[:, None] + i[None, :]
     weight_line = weight + (tl.minimum(o, outs - 1).to(tl.int64) * weight_stride)[:, None] + i[None, :]
+    if EARLY:
+        lines = tl.arange(0, AHEAD * INS // LINE) * LINE
+        row_of = weight + (tl.minimum(o, outs - 1).to(tl.int64) * weight_stride)[:, None]
+        prefetch(row_of + tl.minimum(begin + lines, ins - 1)[None, :])
+    wait_for_others(EARLY)
     acc = tl.zeros((M, OUTS), tl.float32)
     for first in range(begin, tl.minimum(begin + share, ins), INS):
         if EVEN:
@@ -130,7 +139,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: 
         EVEN=ins % (split * config["INS"]) == 0,
         M=power_of_two(rows, TENSOR_CORE_ROWS),
         PRECISION=dot_precision(x.dtype),
+        AHEAD=AHEAD,
         **config,
+        **starts_early(x.device),
     )
     return out
 

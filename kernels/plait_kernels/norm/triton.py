@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.triton_math import dense_last, power_of_two, rows_of, silu
 
 TILE = 2048
@@ -32,7 +33,9 @@ def _rms_norm(
     WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     at = tl.arange(0, BLOCK)
     live = (row < rows)[:, None] & (at < n)[None, :]
@@ -70,7 +73,9 @@ def _gated_rms_norm(
     NORM_FIRST: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     token, channel = row // parts, (row % parts) * width
     at = tl.arange(0, BLOCK)
@@ -123,6 +128,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, *, offset: float = 0.
             ROWS=together,
             BLOCK=block,
             num_warps=warps,
+            **starts_early(x.device),
         )
     return out
 
@@ -156,6 +162,7 @@ def add_rms_norm(
             ROWS=together,
             BLOCK=block,
             num_warps=warps,
+            **starts_early(x.device),
         )
     return normed, summed
 
@@ -184,5 +191,6 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, norm_
             ROWS=together,
             BLOCK=block,
             num_warps=warps,
+            **starts_early(x.device),
         )
     return out

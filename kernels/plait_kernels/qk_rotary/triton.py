@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.rotary.triton import heads_together, turn_heads
 from plait_kernels.triton_math import dense_last
 
@@ -35,7 +36,9 @@ def _qk_rotary(
     ROTARY: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     q_parts = tl.cdiv(q_heads, HEADS)
@@ -95,5 +98,6 @@ def qk_rotary(
             HEADS=together,
             BLOCK=block,
             num_warps=warps,
+            **starts_early(q.device),
         )
     return q_out, k_out

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.segments import Segments
 from plait_kernels.storage import Slots
 from plait_kernels.tables import scan_table
@@ -84,7 +85,9 @@ def _ssd_step(
     dt_high,
     P: tl.constexpr,
     N: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     heads = tl.num_programs(1)
@@ -422,6 +425,7 @@ def _step(call: _Call) -> None:
         *call.dt_limit,
         N=n,
         **config,
+        **starts_early(call.x.device),
     )
 
 
