@@ -16,15 +16,16 @@ from plait_engine.engine import Engine
 from plait_engine.layer_plan import describe
 from plait_engine.loader.find import find_model
 from plait_engine.loader.generation import read_generation
-from plait_engine.loader.load import DTYPES, checkpoint_dtype, fill_model, read_config
+from plait_engine.loader.load import DTYPES, allocate, checkpoint_dtype, load, read_config
 from plait_engine.memory_plan import MemoryPlan, plan_memory
 from plait_engine.models.base import Model, bind_states
 from plait_engine.models.registry import build_model
+from plait_engine.phases import Phases
 from plait_engine.remembered import remembered
 from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.runner import ModelRunner
-from plait_engine.runner.warm_up import warm_up
+from plait_engine.runner.warm_up import compiling, warm_up
 from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from plait_engine.state.arena import Arena
 from plait_engine.state.ledger import Ledger
@@ -108,15 +109,16 @@ def make_plan(config: EngineConfig) -> Plan:
     return Plan(folder, device, model, kernels, memory, read_generation(folder, described).eos_token_ids)
 
 
-def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Built:
-    """Plan, load, allocate. ``progress`` is told what goes on, a line at a time."""
+def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases: Phases | None = None) -> Built:
+    """Plan, allocate, load, warm up. ``progress`` is told what goes on, a line at a time; ``phases`` go on."""
+    phases = phases or Phases()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     plan = make_plan(config)
     memory = plan.memory
     progress(plan.describe())
-    folder = None if config.load_format is LoadFormat.RANDOM else plan.folder
-    fill_model(plan.model, folder, plan.device, seed=config.seed, progress=_every_tenth(progress))
+    phases.over("plan")
+    allocate(plan.model, plan.device)
     arena = Arena(memory.arena_bytes, plan.device)
     ledger = Ledger(arena, memory.groups, config.poison)
     plan.model.bind(bind_states(plan.model.plan, arena))
@@ -144,9 +146,17 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
         eos_token_ids=plan.eos_token_ids,
         grammars=Grammars.of_folder(plan.folder, plan.model.vocab_size, plan.eos_token_ids),
     )
+    phases.over("memory")
+    with compiling(runner, ledger.reserved, limits, progress):
+        phases.over("kernels")
+        folder = None if config.load_format is LoadFormat.RANDOM else plan.folder
+        load(plan.model, folder, seed=config.seed, progress=_every_tenth(progress))
+        phases.over("weights")
     runner.settle_threads()
+    phases.over("kernels still")
     if plan.device.type == "cuda":
         warm_up(runner, ledger.reserved, limits, progress)
+    phases.over("graphs")
     overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
     engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap, config.audit_rate)
     info = EngineInfo(
@@ -158,6 +168,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None) -> Bui
         max_queue=config.max_queue,
         report=plan.describe(),
     )
+    progress(f"start: {phases}")
     return Built(engine, info)
 
 

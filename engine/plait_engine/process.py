@@ -35,6 +35,7 @@ from plait_engine.messages import (
     decode_to_engine,
     encode,
 )
+from plait_engine.phases import Phases, process_began
 
 IDLE_POLL_MILLISECONDS = 200
 STUCK_SECONDS = 30.0
@@ -54,9 +55,9 @@ class EngineProcess:
         self._last_progress = self._last_work = time.monotonic()
         self._steps = 0
 
-    def run(self, config: EngineConfig) -> None:
+    def run(self, config: EngineConfig, phases: Phases) -> None:
         try:
-            built = build_engine(config, progress=lambda text: self._send(Progress(text)))
+            built = build_engine(config, lambda text: self._send(Progress(text)), phases)
             self._send(Ready(built.info))
             while os.getppid() == self._parent and self._turn(built.engine):
                 pass
@@ -128,8 +129,10 @@ class EngineProcess:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the front end drains, then ends us.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    phases = Phases(process_began())
+    phases.over("imports")
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
-    EngineProcess(sys.argv[1], parent=int(sys.argv[2])).run(config)
+    EngineProcess(sys.argv[1], parent=int(sys.argv[2])).run(config, phases)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,11 @@ def checkpoint_dtype(config: dict[str, Any]) -> torch.dtype:
         raise ConfigError(f"dtype in config.json is {named!r}; supported: {', '.join(DTYPES)}") from None
 
 
-def _allocate(model: Model, device: torch.device) -> None:
-    """``to_empty``, without importing torch's shape algebra as that does, which is half a second of each start."""
+def allocate(model: Model, device: torch.device) -> None:
+    """Move a model from the meta device to ``device``; its weights are anything yet.
+
+    ``to_empty`` would import torch's shape algebra, which is half a second of each start.
+    """
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             there = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
@@ -54,7 +57,12 @@ def fill_model(
     model: Model, folder: Path | None, device: torch.device, *, seed: int = 0, progress: Progress | None = None
 ) -> Model:
     """Move a model from the meta device to ``device`` and load its weights; random ones where ``folder`` is None."""
-    _allocate(model, device)
+    allocate(model, device)
+    return load(model, folder, seed=seed, progress=progress)
+
+
+def load(model: Model, folder: Path | None, *, seed: int = 0, progress: Progress | None = None) -> Model:
+    """The weights of a model that is on its device already."""
     if folder is None:
         randomise(model, seed)
     else:

@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from plait_engine.models.base import Model
 from plait_engine.models.layers.norm import RMSNorm
 
+PIECE = 1 << 26
+"""Numbers that are drawn at a time: there is little memory beside the arena."""
+
 
 def randomise(model: Model, seed: int = 0) -> None:
     """Fill every parameter where it lies, the same on every run on one kind of device for one ``seed``."""
@@ -18,7 +21,8 @@ def randomise(model: Model, seed: int = 0) -> None:
                 device = parameter.device
                 if device not in generators:
                     generators[device] = torch.Generator(device).manual_seed(seed)
-                parameter.copy_(_values(module, name, parameter.shape, generators[device]))
+                for part in torch.split(parameter, max(1, PIECE * len(parameter) // parameter.numel())):
+                    part.copy_(_values(module, name, part.shape, generators[device]))
 
 
 def _values(module: nn.Module, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:

@@ -1,53 +1,81 @@
-"""Steps on padding rows before the first request, so that nobody waits for a kernel to be compiled or a graph captured.
+"""Before the first request: kernels are compiled, libraries set up, graphs captured, all on padding rows.
 
-They have the shapes that kernels tell apart: prompts short and long, alone and side by side, with checkpoints and
-without, beside decodes and without; every way to sample; and decodes of every number of rows.
+Nobody waits for any of that while serving. ``compiling`` compiles all that steps may launch, many kernels at a time;
+``warm_up`` runs a few steps for what else is made when it is first used, and captures decodes of every number of rows.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from plait_engine.request import Request, SamplingParams
+from plait_engine.runner.padding_rows import GREEDY, PaddingRows
+from plait_engine.runner.rehearsal import SAMPLINGS, decode_sizes, rehearse
 from plait_engine.runner.runner import ModelRunner
-from plait_engine.runner.shape import Shape, ladder, up
+from plait_engine.runner.shape import Shape
 from plait_engine.scheduler.scheduler import SchedulerLimits
 from plait_engine.scheduler.step_plan import Row, StepPlan
-from plait_engine.sequence import Sequence
-from plait_engine.state.checkpoint import Checkpoint
 from plait_engine.state.ledger import Units
-from plait_engine.state.sequence_state import SequenceState
-from plait_engine.state.spec import Position
 from plait_engine.state.unit_copy import UnitCopy
 
 Report = Callable[[str], None]
 
-GREEDY = SamplingParams(temperature=0)
-SAMPLINGS = (
-    GREEDY,
-    SamplingParams(temperature=1.0),
-    SamplingParams(temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, logprobs=1, prompt_logprobs=1),
-)
 PROMPTS = ((1, 2), (1, 60), (1, 500), (1, 1024), (1, 4096), (3, 300), (8, 1024))
 """Sequences, and tokens of each."""
 
 
 def warm_up(runner: ModelRunner, reserved: Units, limits: SchedulerLimits, report: Report) -> None:
     """``reserved``: the pages and slots that padding rows own; nothing else is written."""
+    padding = PaddingRows(runner, reserved)
     started = time.perf_counter()
-    for rows in _steps(runner, reserved, limits):
+    for rows in _steps(padding, limits):
         runner.launch(StepPlan(tuple(rows))).wait()
-    _copies(runner, reserved)
-    report(f"kernels: ready after {time.perf_counter() - started:.1f} s")
+    copies(runner, reserved)
+    report(f"steps: ran all kinds in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    multiple = runner.builder.padding
-    sizes = sorted({up(ladder(rows), multiple) for rows in range(1, limits.max_seqs + 1)}, reverse=True)
+    sizes = sorted(decode_sizes(limits, runner.builder.padding), reverse=True)
     captured = sum(runner.graphs.prepare(Shape(rows), runner.builder.only_padding) for rows in sizes)
     seconds = time.perf_counter() - started
     report(f"graphs: {captured} sizes of decode steps up to {limits.max_seqs} sequences in {seconds:.1f} s")
 
 
-def _steps(runner: ModelRunner, reserved: Units, limits: SchedulerLimits) -> Iterator[list[Row]]:
-    padding = _Padding(runner, reserved)
+@contextmanager
+def compiling(runner: ModelRunner, reserved: Units, limits: SchedulerLimits, report: Report) -> Iterator[None]:
+    """What steps may launch is compiled while something else goes on, and is there at the end. Weights need not be.
+
+    From then on, a kernel that is compiled nevertheless is told of. Without Triton there is nothing to do.
+    """
+    if not runner.kernels.graphs:
+        yield
+        return
+    from plait_kernels.cuda.compile_ahead import CompileAhead, tell_of_compiles
+
+    started = time.perf_counter()
+    with CompileAhead() as ahead:
+        with ahead.instead_of_launching():
+            steps = rehearse(runner, PaddingRows(runner, reserved), limits)
+            copies(runner, reserved)
+        rehearsed = time.perf_counter()
+        yield
+        meanwhile = time.perf_counter()
+    waited = time.perf_counter() - meanwhile
+    report(
+        f"kernels: {ahead.kernels} compiled or loaded in {ahead.seconds:.1f} s of threads, asked for by {steps} steps "
+        f"in {rehearsed - started:.1f} s; waited {waited:.1f} s more for them"
+    )
+    tell_of_compiles(lambda kernel: report(f"somebody waited for a kernel to be compiled: {kernel}"))
+
+
+def copies(runner: ModelRunner, reserved: Units) -> None:
+    """What restores and checkpoints launch, on the reserved units themselves."""
+    for group in runner.tables.groups:
+        unit = reserved[group.id][0]
+        runner.copier.copy([UnitCopy(group.id, unit, unit)])
+    slots = {group.id: reserved[group.id] for group in runner.tables.groups if not group.paged}
+    if slots:
+        runner.copier.checksum(slots)
+
+
+def _steps(padding: PaddingRows, limits: SchedulerLimits) -> Iterator[list[Row]]:
     longest = limits.max_model_len - 1
     for sampling in SAMPLINGS:
         yield [padding.row(min(40, longest), sampling)]
@@ -58,30 +86,3 @@ def _steps(runner: ModelRunner, reserved: Units, limits: SchedulerLimits) -> Ite
         for emits in (False, True):
             yield [padding.row(tokens, GREEDY, emits=emits) for _ in range(sequences)]
         yield [padding.row(1, GREEDY), *(padding.row(tokens, GREEDY) for _ in range(sequences))]
-
-
-def _copies(runner: ModelRunner, reserved: Units) -> None:
-    """What restores and checkpoints launch, on the reserved units themselves."""
-    for group in runner.tables.groups:
-        unit = reserved[group.id][0]
-        runner.copier.copy([UnitCopy(group.id, unit, unit)])
-    slots = {group.id: reserved[group.id] for group in runner.tables.groups if not group.paged}
-    if slots:
-        runner.copier.checksum(slots)
-
-
-class _Padding:
-    """Rows of sequences that own the reserved units."""
-
-    def __init__(self, runner: ModelRunner, reserved: Units) -> None:
-        self._runner = runner
-        self._groups = runner.tables.groups
-        self._slots = {group.id: reserved[group.id] for group in self._groups if not group.paged}
-
-    def row(self, tokens: int, sampling: SamplingParams, *, emits: bool = False) -> Row:
-        state = SequenceState(self._groups)
-        state.slots = self._slots
-        request = Request(id="warm up", prompt=(0,) * tokens, sampling=sampling)
-        sequence = Sequence(request, 0, 0, state, row=self._runner.tables.padding_row)
-        middle = Checkpoint(Position(max(1, tokens // 2)), "", self._slots)
-        return Row(sequence, Position(0), tokens, samples=True, emits=(middle,) if emits else ())

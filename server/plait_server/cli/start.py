@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plait_engine.config import EngineConfig
 from plait_engine.loader.find import ModelNotFoundError, find_model
+from plait_engine.phases import Phases, process_began
 from plait_engine.remote import RemoteEngine
 from plait_server.app import create_app
 from plait_server.cli.names import served_names
@@ -22,9 +23,12 @@ def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    phases = Phases(process_began())
+    phases.over("imports")
     try:
         folder = find_model(engine_config.model)
         text = ModelText.load(folder)
+        phases.over("tokenizer")
         engine_config, config = resolved(engine_config, config, folder)
         check_tls(config)
         engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
@@ -34,6 +38,8 @@ def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
         return 1
     for line in (*engine_config.describe().splitlines(), *config.lines()):
         log.info("%s", line.strip())
+    phases.over("application")
+    log.info("front end: %s", phases)
     return run(app, config)
 
 

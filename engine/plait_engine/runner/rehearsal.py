@@ -1,0 +1,108 @@
+"""Steps of every kind that the compiler tells apart, gone through without waiting for what they compute.
+
+Inside of ``compiling_ahead`` each of their launches compiles a kernel, and nothing else happens. What the compiler is
+told of a step is which way it goes (recorded or not; with decodes, pieces of prompts, checkpoints, a history that is
+long enough to be split), sizes up to the next power of two where a block or a table of configurations has it so, and
+how it samples. ``tests/engine/runner/test_rehearsal.py`` drives engines with random loads: none may ask for a kernel
+that was not asked for here.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from plait_engine.request import SamplingParams
+from plait_engine.runner.padding_rows import GREEDY, PaddingRows
+from plait_engine.runner.runner import ModelRunner
+from plait_engine.runner.shape import ladder, up
+from plait_engine.scheduler.scheduler import SchedulerLimits
+from plait_engine.scheduler.step_plan import Row, StepPlan
+from plait_kernels.recording import Recording
+from plait_kernels.select import Kernels
+
+T = TypeVar("T")
+
+SAMPLINGS = (
+    GREEDY,
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, logprobs=1, prompt_logprobs=1),
+)
+SIDE_BY_SIDE = ((3, 16), (8, 64), (8, 1024), (16, 512))
+"""Prompts in one step, and tokens of each."""
+SCORED = (2, 18, 40, 80)
+"""Tokens of prompts whose log-probabilities are wanted: as many rows of logits but one."""
+
+
+def rehearse(runner: ModelRunner, rows: PaddingRows, limits: SchedulerLimits) -> int:
+    """How many steps were gone through."""
+    graphs, done = runner.graphs, 0
+    pieces = graphs.piece_tokens
+    with _unrecorded(runner):
+        for plan in _plans(rows, limits):
+            for graphs.piece_tokens in sorted({0, pieces}):
+                if graphs.piece_tokens == 0 or graphs.shape(plan) is not None:
+                    runner.launch(plan).wait()
+                    done += 1
+    return done
+
+
+def decode_sizes(limits: SchedulerLimits, multiple: int) -> list[int]:
+    """Rows that steps of decodes alone are padded to."""
+    return sorted({up(ladder(rows), multiple) for rows in range(1, limits.max_seqs + 1)})
+
+
+def _plans(rows: PaddingRows, limits: SchedulerLimits) -> Iterator[StepPlan]:
+    """The slowest to compile come first."""
+    longest, budget = limits.max_model_len - 1, limits.max_batch_tokens
+    sizes = [min(size, longest, budget) for size in _powers(budget)]
+    for emits in (False, True):
+        for tokens in sorted(set(sizes), reverse=True):
+            yield _plan(rows.row(tokens, emits=emits))
+            yield _plan(rows.row(tokens, emits=emits, start=longest - tokens))
+    for sequences, tokens in SIDE_BY_SIDE:
+        sequences = min(sequences, limits.max_seqs)
+        tokens = min(tokens, longest, budget // sequences)
+        for emits in (False, True):
+            if tokens > 1:
+                yield _plan(*(rows.row(tokens, emits=emits) for _ in range(sequences)))
+    for sampling in SAMPLINGS:
+        for tokens in SCORED:
+            yield _plan(rows.row(min(tokens, longest, budget), sampling))
+    for decodes in decode_sizes(limits, 1):
+        yield _plan(*(rows.row(1) for _ in range(min(decodes, limits.max_seqs))))
+    for decodes in sorted({n for size in _powers(limits.max_seqs) for n in (size // 2 + 1, size)}):
+        decodes = min(decodes, limits.max_seqs, budget - 2)
+        for start in (0, longest - 1):
+            if decodes > 0 and longest > 1:
+                others = (rows.row(1) for _ in range(decodes - 1))
+                yield _plan(rows.row(1, start=start), *others, rows.row(2))
+
+
+def _powers(most: int) -> list[int]:
+    """Of two, up to one that is no less than ``most``."""
+    return [1 << i for i in range(1 + max(0, most - 1).bit_length())]
+
+
+def _plan(*rows: Row) -> StepPlan:
+    return StepPlan(rows)
+
+
+@contextmanager
+def _unrecorded(runner: ModelRunner) -> Iterator[None]:
+    """Steps that would be recorded run as the recording would see them, and are forgotten."""
+    graphs = runner.graphs
+    before = graphs.kernels, graphs.piece_tokens
+    graphs.kernels = _NothingKept()
+    try:
+        yield
+    finally:
+        graphs.kernels, graphs.piece_tokens = before
+        graphs.forget()
+
+
+class _NothingKept(Kernels):
+    """In the place of what records steps."""
+
+    def record(self, step: Callable[[], T], *, known: bool = False) -> Recording[T]:
+        del known
+        return Recording(step(), lambda: None)

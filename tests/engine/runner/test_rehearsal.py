@@ -1,0 +1,38 @@
+"""No request waits for a compiler: what random loads launch was asked for before, by the rehearsal."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("name", "piece_tokens", "seed"),
+    [
+        ("granite", 0, 1),
+        ("gemma3", 256, 3),
+        *(
+            pytest.param(name, pieces, seed, marks=pytest.mark.slow)
+            for seed, name in enumerate(("granite", "granite_moe", "qwen3_5", "qwen3_5_moe", "gemma3", "lfm2"), 10)
+            for pieces in (0, 256)
+        ),
+    ],
+)
+def test_random_loads_ask_for_no_kernel_that_was_not_rehearsed(name: str, piece_tokens: int, seed: int) -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.runner.asked_kernels", name, str(piece_tokens), str(seed)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    rehearsed, *others = done.stdout.splitlines()
+    assert int(rehearsed.split()[0]) > 10
+    assert not others, "\n".join(others)
