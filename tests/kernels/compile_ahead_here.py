@@ -1,4 +1,4 @@
-"""Compiles ahead for a GPU that is not here: ``python -m tests.kernels.compile_ahead_here`` tells what happened as JSON.
+"""Compiles ahead for a GPU that is not here; ``python -m tests.kernels.compile_ahead_here`` prints what happened.
 
 The driver is made up: it loads nothing and launches nothing, and counts. A process of its own, because elsewhere Triton
 may be interpreted.
