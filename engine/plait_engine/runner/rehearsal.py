@@ -39,7 +39,8 @@ def rehearse(runner: ModelRunner, rows: PaddingRows, limits: SchedulerLimits) ->
     pieces = graphs.piece_tokens
     with _unrecorded(runner):
         for plan in _plans(rows, limits):
-            for graphs.piece_tokens in sorted({0, pieces}):
+            # The largest first: the tensors that recordings read are made for it.
+            for graphs.piece_tokens in sorted({0, pieces}, reverse=True):
                 if graphs.piece_tokens == 0 or graphs.shape(plan) is not None:
                     runner.launch(plan).wait()
                     done += 1
