@@ -1,11 +1,14 @@
 """Norms, gates, rotary, linear and experts against fp64."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plait_kernels.gated_activation import Kind
+from plait_kernels.gated_activation import Kind, Opening
 from plait_kernels.select import Kernels
 from tests.kernels.scans import normal, seeded
 
@@ -66,11 +69,18 @@ def test_gated_rms_norm_normalises_groups(
     close(seen, truth * opening if norm_first else truth, dtype)
 
 
-@pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
-def test_gated_activation_takes_halves_of_one_tensor(kernels: Kernels, dtype: torch.dtype, kind: Kind) -> None:
+OPENINGS: dict[Opening, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
+}
+
+
+@pytest.mark.parametrize("kind", OPENINGS)
+def test_gated_activation_takes_halves_of_one_tensor(kernels: Kernels, dtype: torch.dtype, kind: Opening) -> None:
     both = (normal(seeded(0), 5, 74) * 4).to(dtype)
     gate, up = both.chunk(2, dim=-1)
-    opening = F.silu(gate.double()) if kind == "silu" else F.gelu(gate.double(), approximate="tanh")
+    opening = OPENINGS[kind](gate.double())
     close(kernels.gated_activation(gate, up, kind), opening * up.double(), dtype)
 
 
@@ -79,6 +89,8 @@ def test_gates_far_from_zero_saturate(kernels: Kernels) -> None:
     for kind in ("silu", "gelu_tanh"):
         seen = kernels.gated_activation(gate, torch.ones_like(gate), kind)  # type: ignore[arg-type]
         assert torch.allclose(seen, gate.clamp(min=0.0), atol=0.15)
+    seen = kernels.gated_activation(gate, torch.ones_like(gate), "sigmoid")
+    assert torch.allclose(seen, gate.sigmoid(), atol=1e-6)
 
 
 @pytest.mark.parametrize("rotary_dim", [8, 6, 2])

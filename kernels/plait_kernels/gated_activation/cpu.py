@@ -4,13 +4,16 @@ import torch
 from torch import Tensor
 
 from plait_kernels.cpu.library import DTYPES, Library
-from plait_kernels.gated_activation import GatedActivation, Kind, reference
+from plait_kernels.gated_activation import GatedActivation, Opening, reference
+
+NUMBERS: dict[Opening, int] = {"silu": 0, "gelu_tanh": 1, "sigmoid": 2}
+"""As ``pointwise.cpp`` tells them apart."""
 
 
 def cpu_gated_activation(library: Library) -> GatedActivation:
     call = library.op("gated_activation", "9q")
 
-    def gated_activation(gate: Tensor, up: Tensor, kind: Kind) -> Tensor:
+    def gated_activation(gate: Tensor, up: Tensor, kind: Opening) -> Tensor:
         dtype = gate.dtype
         if dtype not in DTYPES or up.dtype != dtype or gate.stride(-1) != 1 or up.stride(-1) != 1:
             return reference.gated_activation(gate, up, kind)
@@ -20,7 +23,7 @@ def cpu_gated_activation(library: Library) -> GatedActivation:
             DTYPES[dtype],
             rows,
             n,
-            kind == "gelu_tanh",
+            NUMBERS[kind],
             gate.data_ptr(),
             gate.stride(0),
             up.data_ptr(),

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.segments import Segments
 from plait_kernels.storage import Pages
 from plait_kernels.tables import query_tiles
@@ -191,7 +192,9 @@ def _decode(
     D: tl.constexpr,
     DV: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     key_head = tl.program_id(1)
     part = tl.program_id(2)
@@ -258,7 +261,9 @@ def _combine(
     MOST: tl.constexpr,  # parts that there can be
     TOGETHER: tl.constexpr,  # parts that are read at a time
     DV: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait_for_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     heads = tl.num_programs(1)
@@ -486,6 +491,7 @@ class _Call:
                 TOGETHER=PARTS_TOGETHER,
                 DV=power_of_two(self.v.shape[2]),
                 num_warps=4,
+                **starts_early(self.q.device),
             )
 
 
@@ -579,6 +585,7 @@ def _run_decode(call: _Call) -> None:
         M=power_of_two(call.group, TENSOR_CORE_ROWS),
         **call.flags,
         **config,
+        **starts_early(device),
     )
     call.combine(count, 0, rows, parts)
 

@@ -32,7 +32,7 @@ class GatedAttention(nn.Module):
         # q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]
         q, k = normed_and_turned(q, k, (self.q_norm, self.k_norm), batch.segments.positions, rotary, self.build)
         attended = attend(shape, self.build, self.state, batch, q, k, v)
-        out: Tensor = self.o_proj(attended * gate.flatten(1).sigmoid())
+        out: Tensor = self.o_proj(self.build.kernels.gated_activation(gate.flatten(1), attended, "sigmoid"))
         return out  # [tokens, hidden]
 
 

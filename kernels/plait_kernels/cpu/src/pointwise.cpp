@@ -55,7 +55,7 @@ struct GatedRmsNorm {
 };
 
 struct GatedActivation {
-    int64_t dtype, rows, n, gelu;
+    int64_t dtype, rows, n, kind;  // 0: silu, 1: gelu_tanh, 2: sigmoid
     const void* gate;
     int64_t gate_stride;
     const void* up;
@@ -162,7 +162,8 @@ PLAIT_OP(gated_activation, GatedActivation) {
                 T* out = static_cast<T*>(a.out) + r * a.n;
                 each_vector(a.n, [&](int64_t i, int lanes) {
                     vf g = load_some(gate + i, lanes);
-                    store_some(out + i, (a.gelu ? gelu_tanh(g) : silu(g)) * load_some(up + i, lanes), lanes);
+                    vf opening = a.kind == 0 ? silu(g) : a.kind == 1 ? gelu_tanh(g) : sigmoid(g);
+                    store_some(out + i, opening * load_some(up + i, lanes), lanes);
                 });
             }
         });
