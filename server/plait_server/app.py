@@ -19,6 +19,7 @@ from plait_server.middleware.last_resort import LastResort
 from plait_server.middleware.networks import ClientNetworks
 from plait_server.middleware.request_id import RequestId
 from plait_server.middleware.root_path import RootPath
+from plait_server.middleware.short_way import ShortWay
 from plait_server.pins import pin_configured
 from plait_server.protocol.errors import RESPONSES
 from plait_server.release import installed_version
@@ -73,4 +74,5 @@ def create_app(config: ServerConfig, engine: EngineClient, text: ModelText) -> F
         app.add_middleware(CORSMiddleware, allow_origins=config.cors_origins, **CORS)
     if config.root_path:
         app.add_middleware(RootPath, root_path=config.root_path)
+    app.add_middleware(ShortWay)
     return app

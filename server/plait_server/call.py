@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends
 from starlette.requests import Request
-from starlette.types import Scope
+from starlette.types import Scope, Send
 
 from plait_server.auth.keys import Key
 
@@ -23,6 +23,8 @@ class Call:
     """What it made the engine do."""
     reason: str | None = None
     """The code of the error that it was answered with."""
+    send: Send | None = None
+    """Past all layers, for what is neither the first nor the last message of an answer: no layer looks at those."""
 
     @property
     def tenant(self) -> str:

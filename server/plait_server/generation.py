@@ -13,12 +13,14 @@ from plait_engine.client import EngineClient, EngineError
 from plait_engine.pin import PinOrder, PinOutcome
 from plait_engine.request import CacheReport, Delta, FinishReason, Grammar, Request, SamplingParams, TokenLogprobs
 from plait_server.auth.keys import Key
-from plait_server.auth.limits import Limiter
+from plait_server.auth.limits import Limiter, unlimited
 from plait_server.metrics import Metrics
 from plait_server.sequence_text import Piece, SequenceText, end_ids_of
 from plait_server.text.tokenizer import TextTokenizer
 
 log = logging.getLogger(__name__)
+
+GIVEN_UP = frozenset({FinishReason.ERROR, FinishReason.ABORT})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,18 @@ class Part:
     """Of the prompt, really skipped."""
     cache: CacheReport | None = None
     pin: PinOutcome | None = None
+
+    def begin(self, first: Delta) -> None:
+        """What the first delta of a sequence says of the prompt."""
+        if first.prompt_logprobs is not None:
+            self.prompt_logprobs = first.prompt_logprobs
+        if first.cached_tokens and first.index == 0:
+            # Of n sequences the first tells what was cached before; the others reuse what it computed.
+            self.cached_tokens = first.cached_tokens
+        if first.cache is not None and first.index == 0:
+            self.cache = first.cache
+            log.debug("%s: of %d prompt tokens %s", self.request.id, len(self.request.prompt), first.cache)
+        self.pin = first.pin or self.pin
 
     @property
     def written(self) -> int:
@@ -97,7 +111,8 @@ class Generation:
                 async for deltas in source:
                     if pieces := self._advance(deltas):
                         follow.tokens(pieces)
-                        used(sum(len(piece.token_ids) for piece in pieces))
+                        if used is not unlimited:
+                            used(sum(len(piece.token_ids) for piece in pieces))
                         yield pieces
                         if not self.unfinished:
                             break
@@ -153,18 +168,12 @@ class Generation:
         for delta in deltas:
             part = self._parts_by_id[delta.request_id]
             choice = part.choices[delta.index]
-            if delta.prompt_logprobs is not None:
-                part.prompt_logprobs = delta.prompt_logprobs
-            if delta.cached_tokens and delta.index == 0:
-                # Of n sequences the first tells what was cached before; the others reuse what it computed.
-                part.cached_tokens = delta.cached_tokens
-            if delta.cache is not None and delta.index == 0:
-                part.cache = delta.cache
-                log.debug("%s: of %d prompt tokens %s", part.request.id, len(part.request.prompt), delta.cache)
-            part.pin = delta.pin or part.pin
+            if not choice.begun:
+                choice.begun = True
+                part.begin(delta)
             if choice.finished:
                 continue  # was on its way when a stop string ended the choice
-            if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            if delta.finish_reason is not None and delta.finish_reason in GIVEN_UP:
                 raise EngineError(delta.error or "the engine gave up on this request")
             piece = choice.advance(delta)
             if piece.finish_reason is not None:

@@ -132,20 +132,27 @@ class Following:
         if not self._complete:
             self.aborted(kind)
 
-    @guarded
     def tokens(self, pieces: Sequence[OfChoice]) -> None:
         """One step's tokens, with one piece for each choice that got some."""
-        now = time.monotonic()
-        metrics, last = self._metrics, self._last
-        if not last:
-            metrics.first_token.observe(now - self._started)
-            metrics.prompt_tokens.inc(self._prompt_tokens)
-        for piece in pieces:
-            choice = piece.choice
-            if choice in last:
-                metrics.inter_token.observe(now - last[choice])
-            last[choice] = now
-            metrics.generated_tokens.inc(len(piece.token_ids))
+        try:  # Guarded by hand: the call that the decorator adds would be one for every token.
+            now = time.monotonic()
+            metrics, last = self._metrics, self._last
+            if not last:
+                metrics.first_token.observe(now - self._started)
+                metrics.prompt_tokens.inc(self._prompt_tokens)
+            for piece in pieces:
+                choice = piece.choice
+                before = last.get(choice)
+                last[choice] = now
+                if before is not None:
+                    metrics.inter_token.observe(now - before)
+                metrics.generated_tokens.inc(len(piece.token_ids))
+        except Exception as error:
+            self._failed(error)
+
+    @guarded
+    def _failed(self, error: Exception) -> None:
+        raise error
 
     @guarded
     def complete(self) -> None:

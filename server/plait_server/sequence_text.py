@@ -1,28 +1,44 @@
 """One sequence on its way from token ids to what the client sees of it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from plait_engine.request import Delta, FinishReason, SamplingParams, TokenLogprobs
 from plait_server.text.detokenizer import Detokenizer
 from plait_server.text.stop import StopMatcher
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """What one delta adds to one choice. The last piece of a choice, and no other, has a finish reason."""
 
     choice: int
     text: str
     token_ids: Sequence[int]
-    logprobs: Sequence[TokenLogprobs] | None
-    offsets: Sequence[int]
+    logprobs: Sequence[TokenLogprobs] | None = None
+    offsets: Sequence[int] = ()
     """Where each token's text begins in the choice's text, in characters; only filled beside log-probabilities."""
-    finish_reason: str | None
-    stop_reason: str | int | None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
 
 
 class SequenceText:
     """Detokenizes, matches stop strings and counts; the same code serves streams and whole answers."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_end_ids",
+        "_include_stop",
+        "_length",
+        "_matcher",
+        "_min_tokens",
+        "_plain",
+        "_wants_offsets",
+        "begun",
+        "choice",
+        "completion_tokens",
+        "finished",
+    )
 
     def __init__(
         self,
@@ -36,6 +52,8 @@ class SequenceText:
     ) -> None:
         self.choice = choice
         self.completion_tokens = 0
+        self.begun = False
+        """Whoever hears of its first delta says so."""
         self.finished = False
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(sampling.stop, include_stop=include_stop)
@@ -49,7 +67,11 @@ class SequenceText:
     def advance(self, delta: Delta) -> Piece:
         """Must not be called again after a piece with a finish reason. ``delta`` is neither aborted nor an error."""
         if self._plain and delta.finish_reason is None:
-            return self._plain_piece(delta)
+            # What most tokens of most requests are: text, and nothing to look for in it.
+            ids = delta.token_ids
+            self.completion_tokens += len(ids)
+            push = self._detokenizer.push
+            return Piece(self.choice, push(ids[0]) if len(ids) == 1 else "".join(map(push, ids)), ids)
         texts: list[str] = []
         offsets: list[int] = []
         stop: str | None = None
@@ -66,14 +88,6 @@ class SequenceText:
         if delta.finish_reason is None:
             return self._piece(delta, len(delta.token_ids), texts, offsets, None, None)
         return self._finish(delta, texts, offsets)
-
-    def _plain_piece(self, delta: Delta) -> Piece:
-        """What most tokens of most requests are: text, and nothing to look for in it."""
-        ids = delta.token_ids
-        self.completion_tokens += len(ids)
-        push = self._detokenizer.push
-        text = push(ids[0]) if len(ids) == 1 else "".join(map(push, ids))
-        return Piece(self.choice, text, ids, None, (), None, None)
 
     def _with_text(self, delta: Delta) -> Sequence[int]:
         """The tokens less the one that ended the sequence, which counts but is not part of the text."""

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from plait_engine.client import EngineError
+from plait_server.call import call_of
 from plait_server.drain import Running
 from plait_server.errors import ApiError, from_engine
 from plait_server.generation import Generation
@@ -44,9 +45,9 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         # A task of its own has a short stack to wake for every token; the frameworks' is some twenty calls deep.
         # Cancelling us, because the client is gone, cancels it.
-        await asyncio.create_task(self._run(send))
+        await asyncio.create_task(self._run(send, call_of(scope).send or send))
 
-    async def _run(self, send: Send) -> None:
+    async def _run(self, send: Send, send_middle: Send) -> None:
         started = False
         try:
             async with self._running.entry(), aclosing(self._generation.pieces()) as batches:
@@ -55,7 +56,7 @@ class EventStream(Response):
                         started = True
                         await self._start(send)
                     if data := self._chunks.pieces(pieces):
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                        await send_middle({"type": "http.response.body", "body": data, "more_body": True})
             last = self._chunks.closing()
         except Exception as error:
             if not started:

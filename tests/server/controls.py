@@ -61,8 +61,8 @@ CONTROLS = (
         "case 43: cached tokens are the prompt's, once",
         "../server/test_streaming.py::those_of_the_prompt_once",
         f"{SERVER}/generation.py",
-        "            if delta.cached_tokens and delta.index == 0:",
-        "            if delta.cached_tokens:",
+        "        if first.cached_tokens and first.index == 0:",
+        "        if first.cached_tokens:",
     ),
     (
         "case 45: a grammar that cannot be used is refused, and never left out",

@@ -82,23 +82,19 @@ def finish_reason(given: str | None, reader: ReplyReader) -> str | None:
 
 
 class ChatChunks(AnswerChunks):
+    kind = "chat.completion.chunk"
     before_text = b',"delta":{"content":'
     behind_text = b'},"logprobs":null,"finish_reason":null'
 
     def __init__(self, generation: Generation, head: Head, options: ChatOptions) -> None:
-        super().__init__(generation, head, options, "chat.completion.chunk")
+        super().__init__(generation, head, options)
         self._plain_replies = options.reply.plain
         self._readers = [options.reply.reader() for _ in range(generation.job.n)]
         self._calls = [0] * generation.job.n
 
-    def pieces(self, pieces: list[Piece]) -> bytes:
-        """Events for what one step brought; before the first of them, the role of every choice in order."""
-        events = []
-        if not self._opened:
-            self._opened = True
-            events = [self._role(index) for index in range(self._generation.job.n)]
-        events += map(self._piece, pieces)
-        return b"".join(events)
+    def _opening(self, pieces: list[Piece]) -> bytes:  # noqa: ARG002
+        """The role of every choice, in order."""
+        return b"".join(map(self._role, range(self._generation.job.n)))
 
     def _role(self, index: int) -> bytes:
         fields = unfinished({"role": "assistant", "content": ""})

@@ -83,30 +83,27 @@ def choice_fields(generation: Generation, choice: Choice, options: CompletionOpt
 
 
 class CompletionChunks(AnswerChunks):
+    kind = "text_completion"
     before_text = b',"text":'
     behind_text = b',"logprobs":null,"finish_reason":null,"stop_reason":null'
 
     def __init__(self, generation: Generation, head: Head, options: CompletionOptions) -> None:
-        super().__init__(generation, head, options, "text_completion")
+        super().__init__(generation, head, options)
         self._echoes = options.echoes
         self._unseen = set(range(len(generation.parts))) if options.echoes else set()
         self._told_ids: set[int] = set()
 
-    def pieces(self, pieces: list[Piece]) -> bytes:
-        """Events for what one step brought. The very first event of a stream belongs to choice 0."""
-        events = []
-        if not self._opened:
-            self._opened = True
-            pieces = sorted(pieces, key=lambda piece: piece.choice)
-            if pieces[0].choice // self._generation.job.n != 0 or (not self._unseen and pieces[0].choice != 0):
-                events.append(self._plain(0, ""))
-        for piece in pieces:
-            if self._unseen:
-                events.append(self._echo(piece.choice // self._generation.job.n))
-            events.append(self._piece(piece))
-        return b"".join(events)
+    def _opening(self, pieces: list[Piece]) -> bytes:
+        first = pieces[0].choice
+        begins = first < self._generation.job.n if self._unseen else first == 0
+        return b"" if begins else self._plain(0, "")
 
     def _piece(self, piece: Piece) -> bytes:
+        if self._unseen:
+            return self._echo(piece.choice // self._generation.job.n) + self._own(piece)
+        return self._own(piece)
+
+    def _own(self, piece: Piece) -> bytes:
         if piece.finish_reason is None and not self._with_tokens:
             return self._plain(piece.choice, piece.text) if piece.text else b""
         fields: dict[str, Any] = {"text": piece.text, "logprobs": None}

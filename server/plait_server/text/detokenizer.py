@@ -1,8 +1,8 @@
 """Text as its tokens come, one at a time, such that the pieces add up to the text of all of them."""
 
 import codecs
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from tokenizers import Tokenizer
 
@@ -22,19 +22,55 @@ class Detokenizer(Protocol):
         """What was still held back; afterwards nothing more may be pushed."""
 
 
+class Spelling(NamedTuple):
+    """What each token of a vocabulary adds to a text."""
+
+    raw: tuple[bytes, ...]
+    text: tuple[str | None, ...]
+    """The same where it is whole characters, which most tokens are; else None."""
+
+    @classmethod
+    def of(cls, raw: Iterable[bytes]) -> "Spelling":
+        raw = tuple(raw)
+        return cls(raw, tuple(map(whole_text, raw)))
+
+    def hiding(self, token_ids: Container[int]) -> "Spelling":
+        """Those add nothing."""
+        return Spelling(
+            tuple(b"" if token_id in token_ids else raw for token_id, raw in enumerate(self.raw)),
+            tuple("" if token_id in token_ids else text for token_id, text in enumerate(self.text)),
+        )
+
+
+def whole_text(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 class ByteDetokenizer:
     """For byte-level tokenizers, where the text is exactly the UTF-8 of the tokens' bytes, one after the other."""
 
-    def __init__(self, token_bytes: Sequence[bytes], context: Sequence[int] = ()) -> None:
-        """``token_bytes[id]`` is what a token adds (nothing, for special tokens that are to be skipped)."""
-        self._bytes = token_bytes
+    __slots__ = ("_decoder", "_held", "_spelling", "_texts")
+
+    def __init__(self, spelling: Spelling, context: Sequence[int] = ()) -> None:
+        self._spelling = spelling
+        self._texts = spelling.text
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = False
+        """The decoder has seen the beginning of a character."""
         for token_id in context[-CONTEXT_TOKENS:]:
             self.push(token_id)  # only bytes of a character that the prompt left incomplete stay behind
 
     def push(self, token_id: int) -> str:
-        # A model's vocabulary may be padded beyond the tokenizer's; such ids have no text.
-        return self._decoder.decode(self._bytes[token_id]) if token_id < len(self._bytes) else ""
+        if token_id >= len(self._texts):
+            return ""  # A model's vocabulary may be padded beyond the tokenizer's.
+        text = self._texts[token_id]
+        if text is None or self._held:
+            text = self._decoder.decode(self._spelling.raw[token_id])
+            self._held = self._decoder.getstate()[0] != b""
+        return text
 
     def finish(self) -> str:
         return self._decoder.decode(b"", True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from plait_server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from plait_server.text.detokenizer import ByteDetokenizer, Detokenizer, Spelling, WindowDetokenizer
 
 INLINE_CHARS = 1_024
 """Up to here (about a millisecond) tokenizing on the event loop is cheaper than a thread and stops nobody."""
@@ -44,8 +44,8 @@ class TextTokenizer:
         self.longest_token_chars = max(map(len, vocab), default=1)
         self.byte_level = is_byte_level(tokenizer)
         to_bytes = byte_level_bytes if self.byte_level else word_bytes
-        self._all_bytes = tuple(to_bytes(self.token(token_id)) for token_id in range(self.vocab_size))
-        self._seen_bytes = lru_cache(8)(self._bytes_showing)
+        self._spelling = Spelling.of(to_bytes(self.token(token_id)) for token_id in range(self.vocab_size))
+        self._seen = lru_cache(8)(lambda shown: self._spelling.hiding(self.special_ids - shown))
 
     @classmethod
     def load(cls, folder: Path) -> "TextTokenizer":
@@ -80,7 +80,7 @@ class TextTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that this token stands for; half a character is possible. Ids without a token have none."""
-        return self._all_bytes[token_id] if token_id < len(self._all_bytes) else b""
+        return self._spelling.raw[token_id] if token_id < self.vocab_size else b""
 
     def added_id(self, text: str) -> int | None:
         """Of a token beside the vocabulary proper, like a mark that templates use."""
@@ -103,13 +103,9 @@ class TextTokenizer:
         ``shown``: special tokens that are not skipped in any case.
         """
         if self.byte_level:
-            return ByteDetokenizer(self._seen_bytes(shown) if skip_special_tokens else self._all_bytes, context)
+            return ByteDetokenizer(self._seen(shown) if skip_special_tokens else self._spelling, context)
         hidden = self.special_ids - shown if skip_special_tokens else frozenset()
         return WindowDetokenizer(self._tokenizer, context, hidden=hidden)
-
-    def _bytes_showing(self, shown: frozenset[int]) -> tuple[bytes, ...]:
-        hidden = self.special_ids - shown
-        return tuple(b"" if token_id in hidden else spelled for token_id, spelled in enumerate(self._all_bytes))
 
 
 def is_byte_level(tokenizer: Tokenizer) -> bool:
