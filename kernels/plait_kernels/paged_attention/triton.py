@@ -282,10 +282,10 @@ def _combine(
         total += tl.exp2(sink - anchor)
     acc = tl.zeros((DV,), tl.float32)
     for first in range(0, parts, TOGETHER):
-        part = first + tl.arange(0, TOGETHER)
-        here = (part.to(tl.int64) * tokens + row) * heads + head
-        weights = tl.exp2(tl.load(part_best + here, mask=part < parts, other=MINUS_INFINITY) - anchor)
-        there = (part < parts)[:, None] & (j < value_dim)[None, :]
+        some = first + tl.arange(0, TOGETHER)
+        here = (some.to(tl.int64) * tokens + row) * heads + head
+        weights = tl.exp2(tl.load(part_best + here, mask=some < parts, other=MINUS_INFINITY) - anchor)
+        there = (some < parts)[:, None] & (j < value_dim)[None, :]
         values = tl.load(part_acc + (here * value_dim)[:, None] + j[None, :], mask=there, other=0.0)
         acc += tl.sum(values * weights[:, None], axis=0)
     tl.store(out + (row * heads + head) * value_dim + j, (acc / total).to(out.dtype.element_ty), mask=j < value_dim)
