@@ -14,7 +14,7 @@ from tests.engine.reuse.test_property import LOADS, play
 from tests.engine.rig import Rig
 from tests.gpu.rigs import COMPILED, TRITON, needs_gpu, on_cpu, on_gpu
 
-EXAMPLES = 6
+EXAMPLES = 10
 """Of each test; without shrinking, which would run for many minutes."""
 SHARES = [
     *(pytest.param("braid", TRITON, id=f"braid-{share}", marks=needs_gpu) for share in range(8)),

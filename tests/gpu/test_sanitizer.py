@@ -19,7 +19,7 @@ from plait_kernels.triton_ops import IMPLEMENTATIONS, JOINED
 
 ROOT = Path(__file__).parents[2]
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-SECONDS = 100
+SECONDS = 150
 """For one op with one tool, so that one that hangs takes nothing but itself."""
 CLEAN = {
     "memcheck": "ERROR SUMMARY: 0 errors",
