@@ -69,14 +69,12 @@ def _plans(rows: PaddingRows, limits: SchedulerLimits) -> Iterator[StepPlan]:
     for sampling in SAMPLINGS:
         for tokens in SCORED:
             yield _plan(rows.row(min(tokens, longest, budget), sampling))
-    for decodes in decode_sizes(limits, 1):
-        yield _plan(*(rows.row(1) for _ in range(min(decodes, limits.max_seqs))))
-    for decodes in sorted({n for size in _powers(limits.max_seqs) for n in (size // 2 + 1, size)}):
-        decodes = min(decodes, limits.max_seqs, budget - 2)
+    most = min(limits.max_seqs, budget - 2)
+    for decodes in sorted({min(n, most) for size in _powers(most) for n in (size // 2 + 1, size)}):
+        others = [rows.row(1) for _ in range(decodes - 1)]
+        yield _plan(rows.row(1), *others)
         for start in (0, longest - 1):
-            if decodes > 0 and longest > 1:
-                others = (rows.row(1) for _ in range(decodes - 1))
-                yield _plan(rows.row(1, start=start), *others, rows.row(2))
+            yield _plan(rows.row(1, start=start), *others, rows.row(2))
 
 
 def _powers(most: int) -> list[int]:
