@@ -17,7 +17,7 @@ from plait_engine.layer_plan import describe
 from plait_engine.loader.find import find_model
 from plait_engine.loader.generation import read_generation
 from plait_engine.loader.load import DTYPES, allocate, checkpoint_dtype, load, read_config
-from plait_engine.memory_plan import MemoryPlan, plan_memory
+from plait_engine.memory_plan import MemoryPlan, left_over, plan_memory
 from plait_engine.models.base import Model, bind_states
 from plait_engine.models.registry import build_model
 from plait_engine.phases import Phases
@@ -118,6 +118,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases
     memory = plan.memory
     progress(plan.describe())
     phases.over("plan")
+    before = torch.cuda.mem_get_info(plan.device)[0] if plan.device.type == "cuda" else 0
     allocate(plan.model, plan.device)
     arena = Arena(memory.arena_bytes, plan.device)
     ledger = Ledger(arena, memory.groups, config.poison)
@@ -156,6 +157,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases
     phases.over("kernels still")
     if plan.device.type == "cuda":
         warm_up(runner, ledger.reserved, limits, progress)
+        progress(left_over(memory, before, torch.cuda.mem_get_info(plan.device)[0]))
     phases.over("graphs")
     overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
     engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap, config.audit_rate)

@@ -9,6 +9,9 @@ from plait_engine.state.pools import choose_slab_bytes
 from plait_engine.state.sequence_state import SequenceState
 from plait_engine.state.spec import StateGroup
 
+LEAST_FREE_SHARE = 0.02
+"""Of what was free, to be free still when everything is warmed up: allocators and libraries grow a little."""
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -114,6 +117,16 @@ def plan_memory(
         _largest(lambda n: _slabs_for(groups, slab_bytes, 1, n, max_batch_tokens) <= slabs, max_model_len),
         max_model_len,
     )
+
+
+def left_over(plan: MemoryPlan, before: int, after: int) -> str:
+    """What a warmed-up engine says of the device's memory: ``before`` and ``after`` are the bytes that were free."""
+    beside = before - after - plan.weights_bytes - plan.arena_bytes - plan.activation_bytes
+    line = f"memory: {_human(max(0, beside))} taken beside the plan (graphs, libraries, kernels), {_human(after)} free"
+    lacking = int(before * LEAST_FREE_SHARE) - after
+    if lacking > 0:
+        line += f"; that is little: set --memory to {_human(max(0, plan.budget_bytes - lacking))} or less"
+    return line
 
 
 def _slabs_for(groups: tuple[StateGroup, ...], slab_bytes: int, sequences: int, tokens: int, max_chunk: int) -> int:

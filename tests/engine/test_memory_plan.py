@@ -11,6 +11,7 @@ from plait_engine.activations import PeakBytes
 from plait_engine.build import Built, build_engine, make_plan
 from plait_engine.config import ConfigError, EngineConfig, LoadFormat
 from plait_engine.engine import CannotFit
+from plait_engine.memory_plan import left_over
 from plait_engine.models.layers.experts import Router
 from plait_engine.request import FinishReason
 from plait_engine.state import pools
@@ -175,7 +176,7 @@ def test_too_little_memory_is_refused_before_anything_is_loaded(
     def loaded(*_: object, **__: object) -> None:
         raise AssertionError("loaded")
 
-    monkeypatch.setattr(build, "fill_model", loaded)
+    monkeypatch.setattr(build, "allocate", loaded)
     plan = make_plan(config_of(tmp_path, "granite")).memory
     for budget in (1, plan.weights_bytes, plan.weights_bytes + plan.activation_bytes + plan.slab_bytes):
         with pytest.raises(ConfigError, match=r"holds no running sequence.* raise --memory"):
@@ -185,3 +186,13 @@ def test_too_little_memory_is_refused_before_anything_is_loaded(
 def test_planning_allocates_nothing(tmp_path: Path) -> None:
     plan = make_plan(config_of(tmp_path, "granite"))
     assert all(parameter.device == torch.device("meta") for parameter in plan.model.parameters())
+
+
+def test_what_a_warmed_up_engine_took_beside_its_plan_is_told_and_too_little_left_is_said(tmp_path: Path) -> None:
+    plan = make_plan(config_of(tmp_path, "granite")).memory
+    planned = plan.weights_bytes + plan.arena_bytes + plan.activation_bytes
+    before = planned + (100 << 30)
+    roomy, tight = (left_over(plan, before, free << 30) for free in (60, 1))
+    assert roomy == "memory: 40.00 GiB taken beside the plan (graphs, libraries, kernels), 60.00 GiB free"
+    assert tight.startswith("memory: 99.00 GiB taken beside the plan")
+    assert "set --memory to" in tight

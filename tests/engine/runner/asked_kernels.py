@@ -1,5 +1,5 @@
 """Which kernels random loads ask a compiler for that a rehearsal did not: ``python -m tests.engine.runner.asked_kernels
-MODEL PIECE_TOKENS SEED`` prints them, one a line, and how many the rehearsal asked for.
+MODEL PIECE_TOKENS SEED`` prints them, one a line, and how many the rehearsal asked for; ``unrehearsed`` leaves it out.
 
 Nothing is compiled and nothing launched: launches only note what Triton would tell apart, for an H200, and every op
 gives zeros. Each key of a table of configurations has a configuration of its own here, as a table might have it. A
@@ -137,7 +137,7 @@ def sampling(rng: random.Random) -> SamplingParams:
     )
 
 
-def main(name: str, piece_tokens: int, seed: int) -> None:
+def main(name: str, piece_tokens: int, seed: int, rehearsed: bool) -> None:
     logging.disable()  # zeros are no logits to audit
     asked = Asked()
     asked.install()
@@ -157,7 +157,8 @@ def main(name: str, piece_tokens: int, seed: int) -> None:
         slabs=4000,
         poison=Poison.OFF,
     )
-    rehearse(engine.runner, PaddingRows(engine.runner, engine.ledger.reserved), engine.scheduler.limits)
+    if rehearsed:
+        rehearse(engine.runner, PaddingRows(engine.runner, engine.ledger.reserved), engine.scheduler.limits)
     copies(engine.runner, engine.ledger.reserved)
     known = set(asked.seen)
     play(engine, rng)
@@ -166,4 +167,4 @@ def main(name: str, piece_tokens: int, seed: int) -> None:
 
 if __name__ == "__main__":
     assert not triton.knobs.runtime.interpret
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), "unrehearsed" not in sys.argv[4:])

@@ -25,14 +25,28 @@ ROOT = Path(__file__).parents[3]
     ],
 )
 def test_random_loads_ask_for_no_kernel_that_was_not_rehearsed(name: str, piece_tokens: int, seed: int) -> None:
+    rehearsed, others = asked(name, str(piece_tokens), str(seed))
+    assert rehearsed > 10
+    assert not others, "\n".join(others)
+
+
+@pytest.mark.timeout(900)
+def test_without_a_rehearsal_such_loads_ask_for_many() -> None:
+    """CONTROL"""
+    rehearsed, others = asked("lfm2", "0", "2", "unrehearsed")
+    assert rehearsed < 5
+    assert len(others) > 20
+
+
+def asked(*arguments: str) -> tuple[int, list[str]]:
+    """How many kernels were rehearsed, and those that were not."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.runner.asked_kernels", name, str(piece_tokens), str(seed)],
+        [sys.executable, "-m", "tests.engine.runner.asked_kernels", *arguments],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     rehearsed, *others = done.stdout.splitlines()
-    assert int(rehearsed.split()[0]) > 10
-    assert not others, "\n".join(others)
+    return int(rehearsed.split()[0]), others
