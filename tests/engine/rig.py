@@ -33,7 +33,11 @@ class Again(Kernels):
     def record(self, step: Callable[[], T], known: bool = False) -> Recording[T]:  # noqa: ARG002
         result = step()
         assert isinstance(result, Tensor)
-        return Recording(result, lambda: result.copy_(step()))  # type: ignore[call-overload]
+
+        def again() -> None:
+            result.copy_(step())  # type: ignore[arg-type]
+
+        return Recording(result, again)
 
 
 @dataclass(frozen=True)
