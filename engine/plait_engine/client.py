@@ -1,7 +1,9 @@
 """The front end's view of an engine, wherever it runs: submit, abort, ask how it is."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
+from typing import Protocol
 
 import msgspec
 
@@ -60,6 +62,16 @@ class EngineDead(EngineError):
     """The engine is gone (or was never ready). HTTP 500 for requests under way, 503 for new ones."""
 
 
+class Follower(Protocol):
+    """Whoever hears of one request; called in the event loop. It must return soon and must not raise."""
+
+    def take(self, deltas: list[Delta]) -> None:
+        """What one step brought; several deltas where ``n`` is more than one."""
+
+    def end(self, error: EngineError | None) -> None:
+        """The last call: each of the sequences has a finish reason or was aborted, or something went wrong."""
+
+
 class EngineClient(ABC):
     """Used from one event loop. Every submitted request ends: with a finish reason for each index, or an exception."""
 
@@ -76,12 +88,29 @@ class EngineClient(ABC):
         """Return when the engine can take requests. Raises ``EngineDead`` with the reason when it could not start."""
 
     @abstractmethod
-    def submit(self, request: Request) -> AsyncGenerator[list[Delta], None]:
-        """Deltas of all ``n`` sequences as they come, several at a time when several are there.
+    def follow(self, request: Request, follower: Follower) -> None:
+        """Begin; ``follower`` hears of deltas as they come, and of the end, but never before this has returned.
 
-        Raises ``QueueFull``, ``RequestRefused`` or ``EngineDead``, the first two before any delta. Closing the
-        iterator early (``aclose``) aborts what still runs.
+        Raises ``QueueFull``, ``RequestRefused`` or ``EngineDead``, or tells the follower, the first two before any
+        delta. To end it early, ``abort`` it.
         """
+
+    async def submit(self, request: Request) -> AsyncGenerator[list[Delta], None]:
+        """``follow`` as an iterator, which raises what went wrong. Closing it early aborts what still runs."""
+        inbox = _Inbox()
+        self.follow(request, inbox)
+        over = False
+        try:
+            while not over:
+                item = await inbox.get()
+                over = not isinstance(item, list)
+                if isinstance(item, EngineError):
+                    raise item
+                if item:
+                    yield item
+        finally:
+            if not over:
+                self.abort(request.id)
 
     @abstractmethod
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -103,3 +132,13 @@ class EngineClient(ABC):
     @abstractmethod
     async def shutdown(self) -> None:
         """End the engine; requests under way get ``EngineDead``. Idempotent."""
+
+
+class _Inbox(asyncio.Queue[list[Delta] | EngineError | None]):
+    """A ``Follower`` for those who wait."""
+
+    def take(self, deltas: list[Delta]) -> None:
+        self.put_nowait(deltas)
+
+    def end(self, error: EngineError | None) -> None:
+        self.put_nowait(error)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,16 @@ import zmq
 import zmq.asyncio
 
 from plait_engine.cache_order import CacheAnswer, CacheOrder
-from plait_engine.client import EngineClient, EngineDead, EngineInfo, EngineStats, QueueFull, RequestRefused
+from plait_engine.client import (
+    EngineClient,
+    EngineDead,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    Follower,
+    QueueFull,
+    RequestRefused,
+)
 from plait_engine.config import EngineConfig
 from plait_engine.messages import (
     Abort,
@@ -40,15 +49,14 @@ from plait_engine.request import Delta, Request
 
 STATS_TIMEOUT_SECONDS = 5.0
 END_TIMEOUT_SECONDS = 5.0
-_Inbox = asyncio.Queue[list[Delta] | Exception]
 Answer = TypeVar("Answer")
 
 
-class _Waiting:
+class _Followed:
     """One request on the front end's side: where its deltas go, and which of its sequences still run."""
 
-    def __init__(self, request: Request) -> None:
-        self.inbox: _Inbox = asyncio.Queue()
+    def __init__(self, request: Request, follower: Follower) -> None:
+        self.follower = follower
         self.open = set(range(request.n))
 
 
@@ -59,7 +67,7 @@ class RemoteEngine(EngineClient):
         self._config = config
         self._progress = progress
         self._info: EngineInfo | None = None
-        self._requests: dict[str, _Waiting] = {}
+        self._requests: dict[str, _Followed] = {}
         self._stats: deque[asyncio.Future[EngineStats]] = deque()
         """One for each question that was sent, in order, also of those that nobody waits for any more."""
         self._cache_answers: deque[asyncio.Future[CacheAnswer]] = deque()
@@ -106,32 +114,33 @@ class RemoteEngine(EngineClient):
             raise EngineDead("the engine was not started")
         await asyncio.shield(self._started)
 
-    async def submit(self, request: Request) -> AsyncGenerator[list[Delta]]:
+    def follow(self, request: Request, follower: Follower) -> None:
         self._refuse(request)
-        waiting = self._requests[request.id] = _Waiting(request)
-        try:
-            await self._send(Add(request))
-            while waiting.open:
-                item = await waiting.inbox.get()
-                if isinstance(item, Exception):
-                    waiting.open.clear()
-                    raise item
-                waiting.open -= {delta.index for delta in item if delta.finish_reason is not None}
-                if item:
-                    yield item
-        finally:
-            self._requests.pop(request.id, None)
-            if waiting.open:
-                self.abort(request.id)
+        self._requests[request.id] = _Followed(request, follower)
+
+        def check(sent: asyncio.Future[Any]) -> None:
+            if not sent.cancelled() and sent.exception() is not None:
+                self._end(request.id, EngineDead("the engine process is gone"))
+
+        self._post(Add(request)).add_done_callback(check)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        waiting = self._requests.get(request_id)
-        if waiting is not None:
-            waiting.open -= waiting.open if index is None else {index}
-            waiting.inbox.put_nowait([])  # Wakes the iterator, which may have nothing left to wait for.
+        followed = self._requests.get(request_id)
+        if followed is not None:
+            followed.open = set() if index is None else followed.open - {index}
+            if not followed.open:
+                del self._requests[request_id]
+                # Told later: who aborts may be in the middle of taking deltas.
+                asyncio.get_running_loop().call_soon(followed.follower.end, None)
         if self.alive:
             sent = self._post(Abort(request_id, index))
             sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # Who is gone aborts nothing.
+
+    def _end(self, request_id: str, error: EngineError | None = None) -> None:
+        """The request is over, and its id free again."""
+        followed = self._requests.pop(request_id, None)
+        if followed is not None:
+            followed.follower.end(error)
 
     async def stats(self) -> EngineStats:
         asked = time.monotonic()
@@ -182,7 +191,7 @@ class RemoteEngine(EngineClient):
             raise EngineDead(self._death)
         if request.id in self._requests:
             raise RequestRefused(f"request id {request.id!r} is in use")
-        unfinished = sum(len(waiting.open) for waiting in self._requests.values())
+        unfinished = sum(len(followed.open) for followed in self._requests.values())
         if unfinished and unfinished + request.n > info.max_seqs + info.max_queue:
             raise QueueFull(f"{unfinished} sequences run or wait already; try again later")
 
@@ -213,8 +222,7 @@ class RemoteEngine(EngineClient):
             case Deltas(deltas):
                 self._deliver(deltas)
             case Refused(request_id, reason):
-                if (waiting := self._requests.get(request_id)) is not None:
-                    waiting.inbox.put_nowait(RequestRefused(reason))
+                self._end(request_id, RequestRefused(reason))
             case StatsReply(stats):
                 if not (answer := self._stats.popleft()).done():
                     answer.set_result(stats)
@@ -231,15 +239,19 @@ class RemoteEngine(EngineClient):
                 self._die(reason)
 
     def _deliver(self, deltas: list[Delta]) -> None:
-        """One list per request and step, so that a reader wakes once."""
-        by_request: dict[str, list[Delta]] = {}
+        """One call per request and step."""
+        shares: dict[str, list[Delta]] = {}
         for delta in deltas:
-            waiting = self._requests.get(delta.request_id)
-            if waiting is None or delta.index not in waiting.open:
+            shares.setdefault(delta.request_id, []).append(delta)
+        for request_id, own in shares.items():
+            followed = self._requests.get(request_id)
+            if followed is None:
                 continue
-            by_request.setdefault(delta.request_id, []).append(delta)
-        for request_id, own in by_request.items():
-            self._requests[request_id].inbox.put_nowait(own)
+            if wanted := [delta for delta in own if delta.index in followed.open]:
+                followed.follower.take(wanted)
+            followed.open -= {delta.index for delta in own if delta.finish_reason is not None}
+            if not followed.open and request_id in self._requests:
+                self._end(request_id)
 
     async def _watch(self) -> None:
         assert self._process is not None
@@ -254,8 +266,8 @@ class RemoteEngine(EngineClient):
         error = EngineDead(reason)
         if self._started is not None and not self._started.done():
             self._started.set_exception(error)
-        for waiting in self._requests.values():
-            waiting.inbox.put_nowait(error)
+        for request_id in list(self._requests):
+            self._end(request_id, error)
         questions: list[asyncio.Future[Any]] = [*self._stats, *self._cache_answers]
         for answer in questions:
             if not answer.done():

@@ -1,26 +1,22 @@
 """A client's request as the engine sees it: one or more prompts, submitted, followed, and ended together."""
 
-import asyncio
-import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
 
-from plait_engine.client import EngineClient, EngineError
-from plait_engine.pin import PinOrder, PinOutcome
-from plait_engine.request import CacheReport, Delta, FinishReason, Grammar, Request, SamplingParams, TokenLogprobs
+from plait_engine.client import EngineClient
+from plait_engine.pin import PinOrder
+from plait_engine.request import Grammar, Request, SamplingParams
 from plait_server.auth.keys import Key
-from plait_server.auth.limits import Limiter, unlimited
+from plait_server.auth.limits import Limiter
 from plait_server.metrics import Metrics
-from plait_server.sequence_text import Piece, SequenceText, end_ids_of
+from plait_server.part import Part
+from plait_server.sequence_text import SequenceText, end_ids_of
 from plait_server.text.tokenizer import TextTokenizer
-
-log = logging.getLogger(__name__)
-
-GIVEN_UP = frozenset({FinishReason.ERROR, FinishReason.ABORT})
+from plait_server.work import Listener, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,37 +40,6 @@ class Job:
     """Per prompt, the length of text that precedes the generated one in the answer (echo)."""
 
 
-@dataclass(slots=True)
-class Part:
-    """One prompt of the job and its sequences; choice ``place * n + i`` is sequence ``i``."""
-
-    request: Request
-    choices: list[SequenceText]
-    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
-    cached_tokens: int = 0
-    """Of the prompt, really skipped."""
-    cache: CacheReport | None = None
-    pin: PinOutcome | None = None
-
-    def begin(self, first: Delta) -> None:
-        """What the first delta of a sequence says of the prompt."""
-        if first.prompt_logprobs is not None:
-            self.prompt_logprobs = first.prompt_logprobs
-        if first.cached_tokens and first.index == 0:
-            # Of n sequences the first tells what was cached before; the others reuse what it computed.
-            self.cached_tokens = first.cached_tokens
-        if first.cache is not None and first.index == 0:
-            self.cache = first.cache
-            log.debug("%s: of %d prompt tokens %s", self.request.id, len(self.request.prompt), first.cache)
-        self.pin = first.pin or self.pin
-
-    @property
-    def written(self) -> int:
-        """Tokens of the prompt that could not be reused before, and can from now on."""
-        last = 0 if self.cache is None else max(self.cache.checkpoints, default=0)
-        return max(0, last - self.cached_tokens)
-
-
 @dataclass(kw_only=True)
 class Generation:
     """Runs a job once."""
@@ -93,32 +58,24 @@ class Generation:
 
     def __post_init__(self) -> None:
         self.parts = [self._part(place) for place in range(len(self.job.prompts))]
-        self._parts_by_id = {part.request.id: part for part in self.parts}
-        self.unfinished = len(self.parts) * self.job.n
-        """Choices that have no finish reason yet."""
         self.prompt_tokens = sum(map(len, self.job.prompts))
 
-    async def pieces(self) -> AsyncGenerator[list[Piece], None]:
-        """All choices' pieces as they come. Raises ``EngineError``; closing it early ends the work in the engine."""
+    @contextmanager
+    def working(self, listener: Listener) -> Iterator[None]:
+        """Within it the work goes on and ``listener`` is told of it; leaving it early ends the work in the engine.
+
+        Raises ``ApiError`` and ``EngineError`` where it cannot even begin.
+        """
         info = self.engine.info
         capacity = info.max_seqs + info.max_queue
+        sequences = len(self.parts) * self.job.n
         with (
-            self.limiter.work(self.key, self.prompt_tokens, self.unfinished, capacity) as used,
+            self.limiter.work(self.key, self.prompt_tokens, sequences, capacity) as used,
             self.metrics.following(self.prompt_tokens, self.started) as follow,
+            closing(Work(self.engine, self.parts, listener, follow, used)) as work,
         ):
-            source = self.engine.submit(self.parts[0].request) if len(self.parts) == 1 else self._merged()
-            async with aclosing(source):
-                async for deltas in source:
-                    if pieces := self._advance(deltas):
-                        follow.tokens(pieces)
-                        if used is not unlimited:
-                            used(sum(len(piece.token_ids) for piece in pieces))
-                        yield pieces
-                        if not self.unfinished:
-                            break
-            if self.unfinished:
-                raise EngineError("the engine ended this request before it was complete")
-            follow.complete()
+            work.start()
+            yield
 
     def usage(self) -> dict[str, Any]:
         """Token counts so far. A prompt counts once, whatever ``n`` is; cached tokens are part of it."""
@@ -162,52 +119,3 @@ class Generation:
             for i in range(job.n)
         ]
         return Part(request, choices)
-
-    def _advance(self, deltas: list[Delta]) -> list[Piece]:
-        pieces = []
-        for delta in deltas:
-            part = self._parts_by_id[delta.request_id]
-            choice = part.choices[delta.index]
-            if not choice.begun:
-                choice.begun = True
-                part.begin(delta)
-            if choice.finished:
-                continue  # was on its way when a stop string ended the choice
-            if delta.finish_reason is not None and delta.finish_reason in GIVEN_UP:
-                raise EngineError(delta.error or "the engine gave up on this request")
-            piece = choice.advance(delta)
-            if piece.finish_reason is not None:
-                self.unfinished -= 1
-                if delta.finish_reason is None:
-                    self.engine.abort(part.request.id, delta.index)
-            pieces.append(piece)
-        return pieces
-
-    async def _merged(self) -> AsyncGenerator[list[Delta], None]:
-        """Several prompts at once; the first failure ends them all."""
-        arrived: asyncio.Queue[list[Delta] | Exception | None] = asyncio.Queue()
-
-        async def follow(part: Part) -> None:
-            try:
-                async with aclosing(self.engine.submit(part.request)) as stream:
-                    async for deltas in stream:
-                        arrived.put_nowait(deltas)
-                arrived.put_nowait(None)
-            except Exception as error:
-                arrived.put_nowait(error)
-
-        tasks = [asyncio.create_task(follow(part)) for part in self.parts]
-        try:
-            going = len(tasks)
-            while going:
-                item = await arrived.get()
-                if isinstance(item, Exception):
-                    raise item
-                if item is None:
-                    going -= 1
-                else:
-                    yield item
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)

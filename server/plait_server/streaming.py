@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from contextlib import aclosing
 from typing import Protocol
 
 from starlette.responses import Response
@@ -26,10 +25,49 @@ class Chunks(Protocol):
     def closing(self) -> bytes: ...
 
 
+class Outgoing:
+    """A generation's ``Listener``: keeps events until the client can take them."""
+
+    __slots__ = ("_chunks", "_error", "_loop", "_over", "_ready", "_waiter")
+
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks = chunks
+        self._ready: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._over = False
+        self._error: Exception | None = None
+
+    def pieces(self, pieces: list[Piece]) -> None:
+        if data := self._chunks.pieces(pieces):
+            self._ready.append(data)
+            self._wake()
+
+    def ended(self, error: Exception | None) -> None:
+        self._over, self._error = True, error
+        self._wake()
+
+    async def next(self) -> bytes:
+        """All that is ready, as soon as there is something; nothing at the end. Raises what ended it."""
+        ready = self._ready
+        if not ready and not self._over:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        if not ready and self._error is not None:
+            raise self._error
+        data = ready[0] if len(ready) == 1 else b"".join(ready)
+        ready.clear()
+        return data
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class EventStream(Response):
     """Sends nothing before the first event is there: until then an error is still a plain answer with its status.
 
-    Afterwards an error is an event, and the stream ends. The events of one engine step are one write to the socket.
+    Afterwards an error is an event, and the stream ends. What is ready by the time the client can take it is one write.
     """
 
     media_type = "text/event-stream"
@@ -50,12 +88,13 @@ class EventStream(Response):
     async def _run(self, send: Send, send_middle: Send) -> None:
         started = False
         try:
-            async with self._running.entry(), aclosing(self._generation.pieces()) as batches:
-                async for pieces in batches:
-                    if not started:
-                        started = True
-                        await self._start(send)
-                    if data := self._chunks.pieces(pieces):
+            async with self._running.entry():
+                outgoing = Outgoing(self._chunks)
+                with self._generation.working(outgoing):
+                    while data := await outgoing.next():
+                        if not started:
+                            started = True
+                            await self._start(send)
                         await send_middle({"type": "http.response.body", "body": data, "more_body": True})
             last = self._chunks.closing()
         except Exception as error:

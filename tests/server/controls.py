@@ -5,6 +5,7 @@
 
 SERVER = "server/plait_server"
 STOPS, HEALTH, GUARD = "../server/test_stop_strings.py", "../server/test_health.py", "../server/auth/test_guard.py"
+TENANTS = "../e2e/test_tenants.py"
 STRUCTURED, TOOLS, NETWORK = "../server/test_structured.py", "../server/test_tools.py", "../server/test_network.py"
 
 CONTROLS = (
@@ -39,7 +40,7 @@ CONTROLS = (
     (
         "case 42: after its finish reason a choice says nothing more",
         f"{STOPS}::was_on_its_way",
-        f"{SERVER}/generation.py",
+        f"{SERVER}/work.py",
         "            if choice.finished:",
         "            if False:",
     ),
@@ -60,7 +61,7 @@ CONTROLS = (
     (
         "case 43: cached tokens are the prompt's, once",
         "../server/test_streaming.py::those_of_the_prompt_once",
-        f"{SERVER}/generation.py",
+        f"{SERVER}/part.py",
         "        if first.cached_tokens and first.index == 0:",
         "        if first.cached_tokens:",
     ),
@@ -98,6 +99,27 @@ CONTROLS = (
         f"{SERVER}/generation.py",
         '            tenant="" if self.key is None else self.key.tenant,',
         '            tenant="",',
+    ),
+    (
+        "case 53: over HTTP, with a real model",
+        f"{TENANTS}::one_that_nobody_has_asked",
+        f"{SERVER}/generation.py",
+        '            tenant="" if self.key is None else self.key.tenant,',
+        '            tenant="",',
+    ),
+    (
+        "case 53: a key that changes its tenant does not stay with the old one",
+        f"{TENANTS}::changes_what_it_finds",
+        f"{SERVER}/auth/keys.py",
+        "        self.keys = self._fixed + read_keys(file)",
+        "        self.keys = read_keys(file) + self.keys",
+    ),
+    (
+        "case 53: also after a restart",
+        f"{TENANTS}::after_a_restart",
+        "engine/plait_engine/sequence.py",
+        '        return f"{self.request.tenant}\\0{self.request.cache_salt}"',
+        '        return f"\\0{self.request.cache_salt}"',
     ),
     (
         "nobody gets past the guard by another spelling of a path",

@@ -2,10 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from itertools import islice
 
 from plait_engine.cache_order import CacheAnswer, CacheOrder
-from plait_engine.client import EngineClient, EngineDead, EngineInfo, EngineStats, QueueFull, RequestRefused
+from plait_engine.client import (
+    EngineClient,
+    EngineDead,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    Follower,
+    QueueFull,
+    RequestRefused,
+)
 from plait_engine.pin import PinOutcome
 from plait_engine.request import CacheReport, Delta, FinishReason, Request, TokenLogprobs
 
@@ -59,6 +69,7 @@ class FakeEngine(EngineClient):
         self.requests: list[Request] = []
         self.aborted: list[tuple[str, int | None]] = []
         self.running: dict[str, set[int]] = {}
+        self.feeding: dict[str, asyncio.Task[None]] = {}
         self.orders: list[CacheOrder] = []
         self.cache_answer = CacheAnswer()
         self.pin_outcome: PinOutcome | None = None
@@ -116,8 +127,24 @@ class FakeEngine(EngineClient):
             return
         if index is None:
             self.running.pop(request_id, None)
+            if request_id in self.feeding:
+                self.feeding.pop(request_id).cancel()
         else:
             self.running.get(request_id, set()).discard(index)
+
+    def follow(self, request: Request, follower: Follower) -> None:
+        self.feeding[request.id] = asyncio.create_task(self._feed(request, follower))
+
+    async def _feed(self, request: Request, follower: Follower) -> None:
+        error = None
+        try:
+            async with aclosing(self.submit(request)) as stream:
+                async for deltas in stream:
+                    follower.take(deltas)
+        except EngineError as raised:
+            error = raised
+        self.feeding.pop(request.id, None)
+        follower.end(error)
 
     async def submit(self, request: Request) -> AsyncGenerator[list[Delta], None]:
         if self.is_dead:

@@ -119,7 +119,7 @@ async def test_several_prompts_are_not_explained_at_once(client: httpx.AsyncClie
 async def test_a_debug_log_explains_every_prompt_without_its_text(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG, "plait_server.generation"):
+    with caplog.at_level(logging.DEBUG, "plait_server.part"):
         await complete(client, prompt="a text to be kept secret")
     assert "no_match" in caplog.text
     assert "secret" not in caplog.text

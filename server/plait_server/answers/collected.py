@@ -1,6 +1,6 @@
 """A whole answer, put together from the same pieces that a stream would send."""
 
-from contextlib import aclosing
+import asyncio
 from dataclasses import dataclass, field
 
 from plait_engine.request import TokenLogprobs
@@ -33,11 +33,29 @@ class Choice:
             self.finish_reason, self.stop_reason = piece.finish_reason, piece.stop_reason
 
 
+class Collection:
+    """A generation's ``Listener`` that waits for all of it."""
+
+    def __init__(self, choices: int) -> None:
+        self.choices = [Choice(index) for index in range(choices)]
+        self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def pieces(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            self.choices[piece.choice].add(piece)
+
+    def ended(self, error: Exception | None) -> None:
+        if self.complete.done():
+            return  # nobody waits any longer
+        if error is None:
+            self.complete.set_result(None)
+        else:
+            self.complete.set_exception(error)
+
+
 async def collect(generation: Generation) -> list[Choice]:
     """All choices, by index. Raises ``EngineError``; cancelling it ends the work in the engine."""
-    choices = [Choice(index) for index in range(len(generation.parts) * generation.job.n)]
-    async with aclosing(generation.pieces()) as batches:
-        async for pieces in batches:
-            for piece in pieces:
-                choices[piece.choice].add(piece)
-    return choices
+    collection = Collection(len(generation.parts) * generation.job.n)
+    with generation.working(collection):
+        await collection.complete
+    return collection.choices
