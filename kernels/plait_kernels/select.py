@@ -40,6 +40,8 @@ from plait_kernels.ssd.reference import ssd
 from plait_kernels.tuning import device_slug, table_of
 
 T = TypeVar("T")
+HOPPER = (9, 0)
+"""Compute capability of the one GPU that ``wgmma`` instructions are for."""
 
 
 @dataclass(frozen=True)
@@ -203,5 +205,10 @@ def _for_cuda(device: torch.device) -> Kernels:
     for name, op in {**IMPLEMENTATIONS, "qk_rotary": qk_rotary}.items():
         setattr(kernels, name, op)
         kernels.choices[name] = Choice("triton", reason)
+    if torch.cuda.get_device_capability(device) == HOPPER:
+        from plait_kernels.paged_attention.hopper import paged_attention as with_hopper_prefill
+
+        kernels.paged_attention = with_hopper_prefill
+        kernels.choices["paged_attention"] = Choice("gluon, triton", "prompts on Hopper's own instructions")
     kernels.graphs = True
     return kernels

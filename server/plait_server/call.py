@@ -49,7 +49,8 @@ def path_of(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
 
 
-def call_of_request(request: Request) -> Call:
+async def call_of_request(request: Request) -> Call:
+    """A coroutine, since the framework would run a plain function in a thread: as long as all the rest takes."""
     return call_of(request.scope)
 
 

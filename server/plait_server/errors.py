@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plait_engine.client import EngineDead, EngineError, QueueFull, RequestRefused
-from plait_server.call import call_of_request
+from plait_server.call import call_of
 
 MAX_LISTED = 10
 """A wrong list of 10,000 elements must not make an answer of megabytes."""
@@ -138,7 +138,7 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
 
 def refused(request: Request, error: ApiError) -> Response:
     """The answer; counted unless the engine failed, which is counted as an abort."""
-    call_of_request(request).reason = error.code
+    call_of(request.scope).reason = error.code
     if error.status_code != 500:
         request.app.state.front.metrics.refused(error.code)
     return error.response()

@@ -71,7 +71,8 @@ def unknown_model(asked: str, names: tuple[str, ...]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def front_of(request: Request) -> FrontEnd:
+async def front_of(request: Request) -> FrontEnd:
+    """A coroutine, since the framework would run a plain function in a thread: as long as all the rest takes."""
     front = request.app.state.front
     assert isinstance(front, FrontEnd)
     return front

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from plait_kernels.early_start import LINE, prefetch, starts_early, wait_for_others
+from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.triton_math import (
     TENSOR_CORE_ROWS,
     arrive,
@@ -25,7 +25,6 @@ from plait_kernels.tuning import Tunable, bucket
 
 FEW = 64
 """Rows beyond which the library is asked at once: arithmetic begins to count."""
-AHEAD = 4
 
 LINEAR = Tunable(
     "linear",
@@ -65,8 +64,8 @@ def _few_rows(
     SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
-    AHEAD: tl.constexpr,  # steps of the loop whose weights are asked for before the inputs are there
 ):
+    wait_for_others(EARLY)
     stripe = tl.program_id(0)
     part = tl.program_id(1)
     m = tl.arange(0, M)
@@ -76,11 +75,6 @@ def _few_rows(
     begin = part * share
     x_line = x + (m.to(tl.int64) * x_stride)[:, None] + i[None, :]
     weight_line = weight + (tl.minimum(o, outs - 1).to(tl.int64) * weight_stride)[:, None] + i[None, :]
-    if EARLY:
-        lines = tl.arange(0, AHEAD * INS // LINE) * LINE
-        row_of = weight + (tl.minimum(o, outs - 1).to(tl.int64) * weight_stride)[:, None]
-        prefetch(row_of + tl.minimum(begin + lines, ins - 1)[None, :])
-    wait_for_others(EARLY)
     acc = tl.zeros((M, OUTS), tl.float32)
     for first in range(begin, tl.minimum(begin + share, ins), INS):
         if EVEN:
@@ -139,7 +133,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: 
         EVEN=ins % (split * config["INS"]) == 0,
         M=power_of_two(rows, TENSOR_CORE_ROWS),
         PRECISION=dot_precision(x.dtype),
-        AHEAD=AHEAD,
         **config,
         **starts_early(x.device),
     )

@@ -1,6 +1,6 @@
 """``paged_attention`` with the longer pieces on Hopper's own instructions; all else as ``triton`` does it.
 
-Nothing chooses this yet. It needs compute capability 9.0.
+It needs compute capability 9.0.
 """
 
 import torch
