@@ -137,6 +137,9 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases
         pin_slabs=memory.pin_slabs(config.pin_share),
     )
     limits = SchedulerLimits(memory.max_batch_tokens, memory.max_seqs, memory.max_model_len)
+    on_cpu = plan.device.type == "cpu"
+    # On a GPU a step of decodes alone is a recorded one, and forced tokens beside them would make it another.
+    fast_forward = on_cpu if config.fast_forward is None else config.fast_forward
     runner = ModelRunner(
         plan.model,
         plan.kernels,
@@ -145,7 +148,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases
         copier=copier,
         decode_padding=config.decode_padding,
         eos_token_ids=plan.eos_token_ids,
-        grammars=Grammars.of_folder(plan.folder, plan.model.vocab_size, plan.eos_token_ids),
+        grammars=Grammars.of_folder(plan.folder, plan.model.vocab_size, plan.eos_token_ids, fast_forward=fast_forward),
     )
     phases.over("memory")
     with compiling(runner, ledger.reserved, limits, progress):
@@ -159,7 +162,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases
         warm_up(runner, ledger.reserved, limits, progress)
         progress(left_over(memory, before, torch.cuda.mem_get_info(plan.device)[0]))
     phases.over("graphs")
-    overlap = plan.device.type != "cpu" if config.overlap is None else config.overlap
+    overlap = not on_cpu if config.overlap is None else config.overlap
     engine = Engine(Scheduler(limits, cache), runner, plan.eos_token_ids, overlap, config.audit_rate)
     info = EngineInfo(
         model=str(plan.folder),

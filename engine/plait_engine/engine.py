@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from plait_engine.audit import Auditor
 from plait_engine.cache_order import CacheAnswer, CacheOrder
 from plait_engine.cache_report import cache_report
-from plait_engine.finish import End, finish_after
 from plait_engine.gauges import Gauges, arena_gauges
+from plait_engine.growth import Grower
 from plait_engine.request import Delta, FinishReason, Request
-from plait_engine.runner.grammars import Verdict
 from plait_engine.runner.runner import Launched, ModelRunner, Sampled
 from plait_engine.scheduler.scheduler import Scheduler
 from plait_engine.scheduler.step_plan import Row, StepPlan
@@ -50,7 +49,7 @@ class Engine:
         self.stats = scheduler.cache.stats
         self.steps = 0
         """Steps committed since the start: what moves while the engine works."""
-        self._eos = frozenset(eos_token_ids)
+        self._grower = Grower(runner.grammars, frozenset(eos_token_ids), scheduler.limits.max_model_len)
         self._overlap = overlap
         self._launched: Launched | None = None
         self._sequences: dict[tuple[str, int], Sequence] = {}
@@ -190,15 +189,9 @@ class Engine:
             return None
         first = sequence.announced is False
         sequence.announced = True
-        if sampled is not None:
-            sequence.tokens.append(sampled.token_id)
-        end = finish_after(sequence, self._eos, self.scheduler.limits.max_model_len)
-        if sequence.request.grammar is not None and sampled is not None:
-            verdict = self._grammars.follow(sequence)
-            if verdict is Verdict.BROKEN:
-                return self._give_up(sequence, self._grammars.error(sequence))
-            if verdict is Verdict.COMPLETE and (end is None or end.reason is FinishReason.LENGTH):
-                end = End(FinishReason.STOP)
+        tokens, end, error = self._grower.grow(sequence, None if sampled is None else sampled.token_id)
+        if error is not None:
+            return self._give_up(sequence, error)
         if end is not None:
             sequence.finish = end.reason
             self._end(sequence)
@@ -206,7 +199,7 @@ class Engine:
         return Delta(
             request_id=sequence.request.id,
             index=sequence.index,
-            token_ids=() if sampled is None else (sampled.token_id,),
+            token_ids=tokens,
             logprobs=None if sampled is None or sampled.logprobs is None else (sampled.logprobs,),
             finish_reason=end.reason if end else None,
             stop_reason=end.token_id if end else None,

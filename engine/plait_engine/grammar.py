@@ -61,6 +61,10 @@ class Matcher:
     def consume(self, tokens: Sequence[int]) -> None:
         self._matcher.consume_tokens(list(tokens))
 
+    def forced(self) -> list[int]:
+        """Tokens of which each is the only one that may come when it is its turn; empty where there is a choice."""
+        return [] if self._matcher.is_error() else self._matcher.compute_ff_tokens()
+
     def bits(self) -> bytes:
         """A bit for each token of the vocabulary, lowest first: whether it may come next. Lets other threads run.
 

@@ -67,6 +67,8 @@ class Sequence:
     receipt: "StepReceipt | None" = None
     """Of the last committed step that moved this state; None: nothing of it is committed."""
     admissions: int = 0
+    entered: int = 0
+    """Tokens that it had when it was last admitted. Computing these is prefill, whoever wrote them."""
     tainted: bool = False
     """Its restore failed: what steps computed since is worthless, and it starts over."""
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)

@@ -34,6 +34,7 @@ class Control(NamedTuple):
 
 ENGINE, KERNELS = "engine/plait_engine", "kernels/plait_kernels"
 ORACLE, SAMPLING, REMOTE, MEMORY = "test_oracle.py", "test_sampling.py", "test_remote.py", "test_memory_plan.py"
+FORWARD = "test_fast_forward.py"
 SCHEDULER, FAIRNESS, ABORTS = "scheduler/test_scheduler.py", "scheduler/test_fairness.py", "scheduler/test_aborts.py"
 PREEMPTION, RANDOM = "scheduler/test_preemption.py", "scheduler/test_random_loads.py"
 
@@ -220,7 +221,7 @@ CONTROLS = (
         "case 34: a step is no longer than the budget",
         f"{FAIRNESS}::delays_a_running_stream",
         f"{ENGINE}/scheduler/scheduler.py",
-        "self._chunk_rows(budget - len(decodes), admit)",
+        "self._chunk_rows(left, admit)",
         "self._chunk_rows(budget, admit)",
     ),
     Control(
@@ -521,6 +522,49 @@ CONTROLS = (
         "                self.engine.abort(id)",
         "                pass",
     ),
+    # Fast-forward -----------------------------------------------------------------------------------------------------
+    Control(
+        "what is forced is computed at once",
+        f"{FORWARD}::forced_run_is_one_step",
+        f"{ENGINE}/scheduler/scheduler.py",
+        "count = 1 if short else min(sequence.remaining, 1 + forced)",
+        "count = 1",
+    ),
+    Control(
+        "what is forced leaves prompts half of what there is",
+        f"{FORWARD}::forced_runs_and_a_long_prompt",
+        f"{ENGINE}/scheduler/scheduler.py",
+        "forced = max(0, budget - sum(map(self._decodes, self.running))) // 2",
+        "forced = max(0, budget - sum(map(self._decodes, self.running)))",
+    ),
+    Control(
+        "a forced token is an end where a sampled one would be",
+        f"{FORWARD}::stop_token_in_a_forced_run",
+        f"{ENGINE}/growth.py",
+        "            if (end := finish_after(sequence, self._eos, self._max_model_len)) is not None:",
+        "            if (end := finish_after(sequence, self._eos, self._max_model_len)) and token == [*tokens][-1]:",
+    ),
+    Control(
+        "a grammar is told of what it forced",
+        f"{FORWARD}::answers_are_those_of_sampling and granite-plain",
+        f"{ENGINE}/growth.py",
+        "            end = self._append(sequence, forced)\n            verdict = self._grammars.follow(sequence)",
+        "            end = self._append(sequence, forced)",
+    ),
+    Control(
+        "only the last token of a forced run is sampled behind",
+        f"{FORWARD}::longer_than_a_step and 5-granite",
+        f"{ENGINE}/scheduler/scheduler.py",
+        "samples = end == sequence.length and sequence.request.sampling.max_tokens > 0",
+        "samples = sequence.request.sampling.max_tokens > 0",
+    ),
+    Control(
+        "who wants log-probabilities has each token sampled",
+        f"{FORWARD}::who_wants_log_probabilities",
+        f"{ENGINE}/runner/grammars.py",
+        "        if not self._fast_forward or sequence.request.sampling.logprobs is not None:",
+        "        if not self._fast_forward:",
+    ),
     # Prefix reuse -----------------------------------------------------------------------------------------------------
     *(Control(*row) for row in REUSE),
     # The server -------------------------------------------------------------------------------------------------------
@@ -557,7 +601,7 @@ def replay(word: str = "") -> Iterator[tuple[Control, bool]]:
     """Each control, and whether its test failed as it must."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "plait"
-        for part in ("engine", "kernels", "server", "tests"):
+        for part in ("engine", "kernels", "server", "tests", "benchmarks"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         for control in CONTROLS:

@@ -40,21 +40,27 @@ class Followed:
 
 
 class Grammars:
-    """``load`` gives the tokenizer; it is called once, in a thread, for the first request that has a grammar."""
+    """``load`` gives the tokenizer; it is called once, in a thread, for the first request that has a grammar.
 
-    def __init__(self, load: Callable[[], GrammarTokenizer] | None) -> None:
+    ``fast_forward``: tell of tokens that a grammar forces, so that they need not be sampled one by one.
+    """
+
+    def __init__(self, load: Callable[[], GrammarTokenizer] | None, *, fast_forward: bool = True) -> None:
         self._load = load
+        self._fast_forward = fast_forward
         self._loading = Lock()
         self._preparing: dict[Sequence, Future[Matcher]] = {}
         self._followed: WeakKeyDictionary[Sequence, Followed] = WeakKeyDictionary()
         self._errors: WeakKeyDictionary[Sequence, str] = WeakKeyDictionary()
 
     @classmethod
-    def of_folder(cls, folder: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "Grammars":
+    def of_folder(
+        cls, folder: Path, vocab_size: int, eos_token_ids: tuple[int, ...], *, fast_forward: bool
+    ) -> "Grammars":
         path = folder / "tokenizer.json"
         if not path.is_file():
             return cls(None)
-        return cls(lambda: GrammarTokenizer.load(path, vocab_size, eos_token_ids))
+        return cls(lambda: GrammarTokenizer.load(path, vocab_size, eos_token_ids), fast_forward=fast_forward)
 
     @property
     def available(self) -> bool:
@@ -98,7 +104,7 @@ class Grammars:
     # While it grows ---------------------------------------------------------------------------------------------------
 
     def follow(self, sequence: Sequence) -> Verdict:
-        """Take in the tokens that have come. Unless that ends the sequence, its next mask is begun."""
+        """Take in the tokens that have come."""
         followed = self._followed[sequence]
         new = sequence.tokens[sequence.prompt_length + followed.consumed :]
         followed.matcher.consume(new)
@@ -107,10 +113,21 @@ class Grammars:
         if followed.matcher.error is not None:
             self._errors[sequence] = f"the grammar could not be followed any further: {followed.matcher.error}"
             return Verdict.BROKEN
-        if followed.matcher.complete:
-            return Verdict.COMPLETE
+        return Verdict.COMPLETE if followed.matcher.complete else Verdict.OPEN
+
+    def forced(self, sequence: Sequence) -> list[int]:
+        """Tokens that must come next, one behind the other, whatever the model makes of them.
+
+        None where log-probabilities are wanted: these are of logits, which nobody computes for what needs no sampling.
+        """
+        if not self._fast_forward or sequence.request.sampling.logprobs is not None:
+            return []
+        return self._followed[sequence].matcher.forced()
+
+    def expect(self, sequence: Sequence) -> None:
+        """Begin with the mask of its next token."""
+        followed = self._followed[sequence]
         followed.mask = self._threads.submit(followed.matcher.bits)
-        return Verdict.OPEN
 
     def error(self, sequence: Sequence) -> str | None:
         return self._errors.get(sequence)

@@ -67,14 +67,13 @@ class Scheduler:
         decodes, held = self._decode_rows(budget)
         # Who was just preempted must not come back into the same step and ask for the same pages again.
         admit = self.preempted == preempted or not decodes
-        chunks = [] if held else self._chunk_rows(budget - len(decodes), admit)
-        for row in (*decodes, *chunks):
+        left = budget - sum(row.count for row in decodes)
+        rows = (*decodes, *([] if held else self._chunk_rows(left, admit)))
+        for row in rows:
             row.sequence.scheduled = row.end
             row.sequence.in_flight += 1
             row.sequence.pending += row.samples
-        singles = [row for row in chunks if row.single]
-        longer = [row for row in chunks if not row.single]
-        return StepPlan((*decodes, *singles, *longer))
+        return StepPlan((*(row for row in rows if row.single), *(row for row in rows if not row.single)))
 
     def release(self, sequence: Sequence) -> None:
         """One way out for finish, abort and preemption: what is worth keeping goes to the tree, the rest is free."""
@@ -106,27 +105,30 @@ class Scheduler:
     def _decode_rows(self, budget: int) -> tuple[list[Row], bool]:
         """The decodes, and whether one is held: it needs the memory of a younger sequence that is in flight.
 
-        Nothing younger is planned behind it then, so that it finds its victim when that step has landed.
+        Nothing younger is planned behind it then, so that it finds its victim when that step has landed. A decode is
+        one token, unless more were forced behind it: those have half of what the decodes leave of the budget.
         """
         rows: list[Row] = []
+        forced = max(0, budget - sum(map(self._decodes, self.running))) // 2
         for sequence in list(self.running):
             if len(rows) == budget:
                 break
             short = sequence is self._short and sequence.finish is None
             if sequence.row < 0 or not (short or self._decodes(sequence)):
                 continue
-            if self._grow(sequence, sequence.scheduled + 1):
+            count = 1 if short else min(sequence.remaining, 1 + forced)
+            if self._grow(sequence, sequence.scheduled + count):
                 self._short = None if short else self._short
                 if self._decodes(sequence):
-                    rows.append(Row(sequence, sequence.scheduled, 1, samples=True, restore=_handed_over(sequence)))
-                    self._planned.add(sequence)
+                    rows.append(self._row(sequence, Position(sequence.scheduled + count)))
+                    forced -= count - 1
             elif sequence.row >= 0:
                 return rows, True
         return rows, False
 
     def _decodes(self, sequence: Sequence) -> bool:
-        """Whether exactly the last token is left to compute, and another one is wanted behind it."""
-        if sequence.finish is not None or sequence.remaining != 1 or sequence.scheduled < sequence.prompt_length:
+        """Whether all that is left to compute came since it was admitted, and another token is wanted behind it."""
+        if sequence.finish is not None or not sequence.remaining or sequence.scheduled < sequence.entered:
             return False
         sampling = sequence.request.sampling
         return sequence.generated < sampling.max_tokens and sequence.length < self.limits.max_model_len
@@ -170,12 +172,11 @@ class Scheduler:
         for sequence, count in counts.items():
             if sequence.row >= 0 and (row := self._chunk(sequence, count)) is not None:
                 rows.append(row)
-                self._planned.add(sequence)
         return rows
 
     @staticmethod
     def _prefills(sequence: Sequence) -> bool:
-        return sequence.remaining > 1 or (sequence.remaining == 1 and sequence.scheduled < sequence.prompt_length)
+        return sequence.scheduled < sequence.entered
 
     @staticmethod
     def _share(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
@@ -196,18 +197,23 @@ class Scheduler:
         """Shorter, or None, when windows that others hold too left it without a page and nobody younger could give one:
         then it comes before whoever is younger in the next step.
         """
-        start, end = sequence.scheduled, Position(sequence.scheduled + count)
+        end = Position(sequence.scheduled + count)
         if not self._grow(sequence, end):
             if sequence.row < 0:
                 return None
             self._short = sequence
             end = Position(min(end, sequence.state.capacity))
-            if end <= start:
+            if end <= sequence.scheduled:
                 return None
+        return self._row(sequence, end)
+
+    def _row(self, sequence: Sequence, end: Position) -> Row:
+        """All up to ``end``, for which it has pages."""
+        self._planned.add(sequence)
         emits = tuple(self._emits(sequence, end))
         sequence.emitting += tuple(checkpoint.position for checkpoint in emits)
         samples = end == sequence.length and sequence.request.sampling.max_tokens > 0
-        return Row(sequence, start, end - start, samples, _handed_over(sequence), emits)
+        return Row(sequence, sequence.scheduled, end - sequence.scheduled, samples, _handed_over(sequence), emits)
 
     def _emits(self, sequence: Sequence, end: Position) -> Iterator[Checkpoint]:
         """Checkpoints that a chunk up to ``end`` leaves on its way. Where there is no room it leaves fewer."""
@@ -236,6 +242,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             sequence.row = self._free_rows.pop()
             sequence.admissions += 1
+            sequence.entered = sequence.length
             self.running.append(sequence)
             self.running.sort(key=lambda s: s.order)
             return sequence

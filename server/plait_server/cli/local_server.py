@@ -18,11 +18,11 @@ class LocalServerFailed(Exception):
 
 
 @contextmanager
-def local_server(model: str | None) -> Iterator[str]:
+def local_server(model: str | None, *flags: str) -> Iterator[str]:
     """The URL of a server that is ready; it ends with the block."""
     port = free_port()
     command = [sys.executable, "-m", "plait_server", "serve", *([model] if model else [])]
-    command += ["--port", str(port), "--log-level", "warning", "--grace-seconds", "1"]
+    command += ["--port", str(port), "--log-level", "warning", "--grace-seconds", "1", *flags]
     process = subprocess.Popen(command, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
