@@ -14,7 +14,7 @@ from torch import Tensor
 from plait_engine.models.base import Model
 from plait_engine.runner.batch import SlotTable, StepBatch
 from plait_engine.runner.rows import RowTables
-from plait_engine.runner.shape import CHUNKS, PIECES, Shape, ladder, shape_of, up
+from plait_engine.runner.shape import CHUNKS, PIECES, Shape, ladder, shape_of, shapes_with_pieces, up
 from plait_engine.scheduler.step_plan import StepPlan
 from plait_kernels.recording import NotReplayableError, Recording
 from plait_kernels.segments import Segments
@@ -105,8 +105,11 @@ class StepGraphs:
 
     def shape(self, plan: StepPlan) -> Shape | None:
         """What ``plan`` is to be padded to, so that it can be recorded; None where it runs as it is."""
-        shape = shape_of(plan, self._multiple, self.piece_tokens)
-        return None if shape is None or shape.decodes > self._most else shape
+        return shape_of(plan, self._multiple, self.piece_tokens, self._most)
+
+    def shapes_with_pieces(self) -> list[Shape]:
+        """All that steps with pieces of prompts are padded to."""
+        return shapes_with_pieces(self._multiple, self.piece_tokens, self._most) if self.piece_tokens else []
 
     def prepare(self, shape: Shape, padding: Padding) -> bool:
         """Record a step of ``shape`` now, if it was not yet; whether that can be done."""

@@ -1,7 +1,7 @@
 """Before the first request: kernels are compiled, libraries set up, graphs captured, all on padding rows.
 
 Nobody waits for any of that while serving. ``compiling`` compiles all that steps may launch, many kernels at a time;
-``warm_up`` runs a few steps for what else is made when it is first used, and captures decodes of every number of rows.
+``warm_up`` runs a few steps for what else is made when it is first used, and captures steps of every size.
 """
 
 import time
@@ -33,9 +33,11 @@ def warm_up(runner: ModelRunner, reserved: Units, limits: SchedulerLimits, repor
     report(f"steps: ran all kinds in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
     sizes = sorted(decode_sizes(limits, runner.builder.padding), reverse=True)
-    captured = sum(runner.graphs.prepare(Shape(rows), runner.builder.only_padding) for rows in sizes)
+    shapes = [*(Shape(rows) for rows in sizes), *runner.graphs.shapes_with_pieces()]
+    captured = sum(runner.graphs.prepare(shape, runner.builder.only_padding) for shape in shapes)
     seconds = time.perf_counter() - started
-    report(f"graphs: {captured} sizes of decode steps up to {limits.max_seqs} sequences in {seconds:.1f} s")
+    most = f"{limits.max_seqs} sequences, {runner.graphs.piece_tokens} tokens of prompts"
+    report(f"graphs: {captured} sizes of steps up to {most} in {seconds:.1f} s")
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """A step captured as a CUDA graph: all its kernels with one launch."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -34,6 +36,23 @@ def capture(step: Callable[[], T], *, known: bool = False) -> Recording[T]:
 
 
 def _captured(step: Callable[[], T]) -> Recording[T]:
+    with _no_garbage_collection():
+        return _recorded(step)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What is found to be garbage in mid-capture may ask the device for what a capture does not allow."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _recorded(step: Callable[[], T]) -> Recording[T]:
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=_pool(), capture_error_mode="thread_local")
     try:
