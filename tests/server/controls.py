@@ -38,6 +38,20 @@ CONTROLS = (
         "            pass",
     ),
     (
+        "what is streamed adds up to the whole: half a character decides how the next token reads",
+        "../server/text/test_detokenizer.py::full_decode_whatever_the_tokens",
+        f"{SERVER}/text/detokenizer.py",
+        "        if text is None or self._held:",
+        "        if text is None:",
+    ),
+    (
+        "a client that leaves ends its work",
+        "../server/test_work.py::leaving_early_ends_the_work",
+        f"{SERVER}/work.py",
+        "                self._engine.abort(part.request.id)",
+        "                pass",
+    ),
+    (
         "case 42: after its finish reason a choice says nothing more",
         f"{STOPS}::was_on_its_way",
         f"{SERVER}/work.py",
@@ -134,6 +148,20 @@ CONTROLS = (
         f"{SERVER}/reply/until.py",
         "        self._held = text[len(text) - length :]",
         "        length, self._held = 0, str()",
+    ),
+    (
+        "arguments are told while they are written",
+        "../server/reply/test_calls.py::while_they_are_written and hermes",
+        f"{SERVER}/reply/formats/json_calls.py",
+        "        return Begun(name, JsonArguments(), block[head.end() :])",
+        "        return None if block.count('}') < 2 else Begun(name, JsonArguments(), block[head.end() :])",
+    ),
+    (
+        "what may be the tag that ends a value is not told",
+        "../server/reply/test_calls.py::values_between_tags",
+        f"{SERVER}/reply/formats/tagged.py",
+        '        return start - (start > 0 and text[start - 1] == "\\n")',
+        "        return start",
     ),
     (
         "a call that is forced is a grammar",

@@ -12,7 +12,7 @@ from plait_server.answers.explanation import explanation
 from plait_server.answers.head import Head
 from plait_server.answers.options import AnswerOptions
 from plait_server.generation import Generation
-from plait_server.reply.events import Call, Content, Event, Reasoning
+from plait_server.reply.events import Call, Content, Event, MoreArguments, Reasoning, whole_calls
 from plait_server.reply.plan import ReplyPlan
 from plait_server.reply.reader import ReplyReader
 from plait_server.sequence_text import Piece
@@ -58,7 +58,7 @@ def choice_fields(generation: Generation, choice: Choice, options: ChatOptions) 
 def message_fields(events: Sequence[Event]) -> dict[str, Any]:
     content = "".join(event.text for event in events if isinstance(event, Content))
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
-    calls = [event for event in events if isinstance(event, Call)]
+    calls = whole_calls(events)
     fields: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
     if reasoning:
         fields |= reasoning_fields(reasoning)
@@ -123,10 +123,14 @@ class ChatChunks(AnswerChunks):
                 return [reasoning_fields(text)]
             case Call(name, arguments):
                 place, self._calls[index] = self._calls[index], self._calls[index] + 1
-                begun = {"index": place, **call_fields(Call(name, ""))}
-                return [
-                    {"tool_calls": [call]} for call in (begun, {"index": place, "function": {"arguments": arguments}})
-                ]
+                begun = {"tool_calls": [{"index": place, **call_fields(Call(name, ""))}]}
+                return [begun, self._arguments(place, arguments)] if arguments else [begun]
+            case MoreArguments(text):
+                return [self._arguments(self._calls[index] - 1, text)]
+
+    @staticmethod
+    def _arguments(place: int, text: str) -> dict[str, Any]:
+        return {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
 
     def _with_all(self, piece: Piece, delta: dict[str, Any]) -> bytes:
         """A piece's last event: what else there is to tell of it."""

@@ -1,6 +1,7 @@
 """Calls of tools in replies: what each format says, and the same however the text is cut."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,20 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait_server.reply.calls import CallReader
-from plait_server.reply.events import Call, Content
+from plait_server.reply.events import Call, Content, MoreArguments, whole_calls
+from plait_server.reply.formats.base import Tool
 from plait_server.reply.formats.choose import FORMATS, format_name
 from tests.server.reply.replies import CASES, REPLIES, ROME, TOOLS, Reply, hermes
 
 Said = tuple[str, list[tuple[str, dict[str, Any]]]]
 
 
-def said(name: str, pieces: list[str], *, parallel: bool = True) -> Said:
+def told(name: str, pieces: list[str], *, parallel: bool = True) -> tuple[str, list[Call]]:
     """Content and calls of a reply that comes in these pieces."""
     reader = CallReader(FORMATS[name](), TOOLS, parallel=parallel)
     events = [event for piece in pieces for event in reader.push(piece)] + reader.finish()
-    calls = [(event.name, json.loads(event.arguments)) for event in events if isinstance(event, Call)]
+    calls = whole_calls(events)
     assert reader.count == len(calls)
     return "".join(event.text for event in events if isinstance(event, Content)), calls
+
+
+def said(name: str, pieces: list[str], *, parallel: bool = True) -> Said:
+    """The same with the arguments' values."""
+    content, calls = told(name, pieces, parallel=parallel)
+    return content, [(call.name, json.loads(call.arguments)) for call in calls]
 
 
 @pytest.mark.parametrize(("name", "reply"), CASES, ids=str)
@@ -49,12 +57,22 @@ def test_whatever_is_written_says_the_same_however_it_is_cut(name: str, data: st
         "ping",
         "call:ping",
         '{"name": "ping"}',
+        '{"name": "ping", "arguments": {',
+        '{"name": "ping", "parameters": ',
+        "\\",
+        '\\"',
     ]
-    shards += ["<function=ping>", "</function>", "<parameter=a>", "a=1", *(reply.text for reply in REPLIES[name])]
+    shards += ["<function=ping>", "</function>", "<parameter=a>", "<parameter=city>", "</parameter>", "a=1"]
+    shards += [
+        "<function=get_weather><parameter=city>",
+        "</parameter",
+        "<function=store>",
+        *(reply.text for reply in REPLIES[name]),
+    ]
     text = "".join(data.draw(st.lists(st.sampled_from(shards), max_size=12)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert said(name, pieces) == said(name, [text])
+    assert told(name, pieces) == told(name, [text])
 
 
 def test_text_before_a_call_is_sent_before_the_call_is_complete() -> None:
@@ -62,6 +80,81 @@ def test_text_before_a_call_is_sent_before_the_call_is_complete() -> None:
     assert reader.push("Let me look. <tool") == [Content("Let me look.")]
     assert reader.push("_call>") == []
     assert reader.push("{}</tool_call>") == [Content(" <tool_call>{}</tool_call>")]
+
+
+BOTH = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "note": {"type": "string"}}}
+ARGUMENTS_EARLY = {
+    "hermes": (
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Ro',
+        '{"city": "Ro',
+        'me",\n "days": 3}}\n</tool_call>',
+    ),
+    "qwen_xml": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nRo",
+        '{"city": "Ro',
+        "me\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS_EARLY)
+def test_arguments_are_told_while_they_are_written(name: str) -> None:
+    begin, known, rest = ARGUMENTS_EARLY[name]
+    reader = CallReader(FORMATS[name](), TOOLS)
+    assert reader.push(begin) == [Call("get_weather", ""), MoreArguments(known)]
+    events = [event for character in rest for event in reader.push(character)] + reader.finish()
+    pieces = [event.text for event in events if isinstance(event, MoreArguments)]
+    assert pieces[:2] == ["m", "e"]
+    assert len(pieces) == len(events) >= 5
+    assert json.loads(known + "".join(pieces)) == {"city": "Rome", "days": 3}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS_EARLY)
+def test_a_reply_that_is_cut_off_has_the_call_as_far_as_it_goes(name: str) -> None:
+    begin, known, _ = ARGUMENTS_EARLY[name]
+    assert told(name, ["a " + begin]) == ("a", [Call("get_weather", known)])
+
+
+TAGS = ["<", "</", "</parameter", "<parameter", "</function>", "</tool_call", "\n", " ", "x", '"', "\\", "é", "{", "]"]
+VALUES = st.lists(st.sampled_from(TAGS), max_size=8).map("".join)
+
+
+@given(city=VALUES, note=VALUES, days=st.integers() | st.lists(st.integers()), cuts=st.lists(st.integers(0, 400)))
+def test_values_between_tags_are_what_was_written_between_them(
+    city: str, note: str, days: Any, cuts: list[int]
+) -> None:
+    """Texts with anything but the tags that end them."""
+    values = {"city": city, "days": days, "note": note}
+    tags = "".join(
+        f"<parameter={name}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
+        for name, value in values.items()
+    )
+    text = f"<tool_call>\n<function=both>\n{tags}</function>\n</tool_call>"
+    places = sorted({0, *(min(cut, len(text)) for cut in cuts), len(text)})
+    reader = CallReader(FORMATS["qwen_xml"](), {"both": Tool("both", BOTH)})
+    events = [event for a, b in pairwise(places) for event in reader.push(text[a:b])] + reader.finish()
+    assert [(call.name, json.loads(call.arguments)) for call in whole_calls(events)] == [("both", values)]
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"a": tru}', '{"a": tru}'),
+        ('{"a": [1}', '{"a": [1}}'),
+        ('{"a": [[1}', '{"a": [[1}}\n'),
+        ('{"a": "b" ', '{"a": "b" }'),
+        ('{"a": "x\n\ty"}', r'{"a": "x\n\ty"}'),
+        (r'{"a": "\\", "b": "\"}"}', r'{"a": "\\", "b": "\"}"}'),
+        ('{} , "id": {"b": 1}', "{}"),
+    ],
+)
+def test_arguments_are_what_the_model_wrote_valid_or_not(written: str, arguments: str) -> None:
+    """And what follows the block is read as ever."""
+    block = f'<tool_call>\n{{"name": "ping", "arguments": {written}}}\n</tool_call>'
+    content, calls = told("hermes", [block + "x" + hermes(ROME)])
+    assert content == "x"
+    assert calls[0] == Call("ping", arguments)
+    assert (calls[1].name, json.loads(calls[1].arguments)) == ROME
 
 
 @pytest.mark.parametrize("pieces", [1, 7])

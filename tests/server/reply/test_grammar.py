@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken
 
 from plait_engine.request import Grammar, GrammarKind
-from plait_server.reply.events import Call, Content, Reasoning
+from plait_server.reply.events import Call, Content, Reasoning, whole_calls
 from plait_server.reply.formats.base import Tools
 from plait_server.reply.formats.choose import FORMATS
 from plait_server.reply.plan import ReplyPlan
@@ -39,7 +39,7 @@ def read(asked: ReplyPlan, text: str) -> tuple[str, str, list[Call]]:
     events = asked.reader().read(text, last=True)
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
     content = "".join(event.text for event in events if isinstance(event, Content))
-    return reasoning, content, [event for event in events if isinstance(event, Call)]
+    return reasoning, content, whole_calls(events)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["own tokens", "plain text"])

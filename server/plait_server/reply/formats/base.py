@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from plait_server.reply.arguments import Arguments
 from plait_server.reply.events import Call
 
 Mark = Callable[[str], str]
@@ -47,6 +48,14 @@ class Tool:
 Tools = Mapping[str, Tool]
 
 
+class Begun(NamedTuple):
+    """A call that is known before its block is complete: its ``arguments`` are in the ``rest`` and what follows it."""
+
+    name: str
+    arguments: Arguments
+    rest: str
+
+
 class ToolFormat(ABC):
     """Where blocks of calls begin and end in a reply, and what they say."""
 
@@ -55,6 +64,10 @@ class ToolFormat(ABC):
     """None: a block goes on to the end of the reply."""
     marks: ClassVar[tuple[str, ...]] = ()
     """Texts beside opener and closer that may be special tokens and have to be seen."""
+
+    def begun(self, block: str, tools: Tools) -> Begun | None:  # noqa: ARG002
+        """The call that a block begins with; None while that is not known, and where it cannot be known early."""
+        return None
 
     @abstractmethod
     def calls(self, block: str, tools: Tools) -> list[Call]:

@@ -1,12 +1,17 @@
 """Calls as JSON: ``{"name": ..., "arguments": {...}}`` between marks (Hermes, Qwen, Granite)."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from plait_server.reply.arguments import JsonArguments
 from plait_server.reply.events import Call
-from plait_server.reply.formats.base import Mark, ToolFormat, Tools, Unfinished
+from plait_server.reply.formats.base import Begun, Mark, ToolFormat, Tools, Unfinished
 from plait_server.reply.formats.lark import json_rule, object_schema, one_of, quoted
+
+HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+"""The name first, then an object: as templates show it, and so as models write it."""
 
 
 def read(block: str) -> Any:
@@ -65,6 +70,11 @@ class Hermes(ToolFormat):
 
     opener = "<tool_call>"
     closer = "</tool_call>"
+
+    def begun(self, block: str, tools: Tools) -> Begun | None:  # noqa: ARG002
+        if (head := HEAD.match(block)) is None or not isinstance(name := read_string(head[1]), str):
+            return None
+        return Begun(name, JsonArguments(), block[head.end() :])
 
     def calls(self, block: str, tools: Tools) -> list[Call]:  # noqa: ARG002
         call = call_of(read(block))

@@ -4,12 +4,11 @@ import re
 from typing import Any
 
 from plait_server.reply.events import Call
-from plait_server.reply.formats.base import Mark, Tool, ToolFormat, Tools
-from plait_server.reply.formats.json_calls import dumped, read_string
+from plait_server.reply.formats.base import Begun, Mark, Tool, ToolFormat, Tools
 from plait_server.reply.formats.lark import ANYTHING, json_rule, one_of, quoted, slashed, text_until
+from plait_server.reply.formats.tagged import TaggedArguments, is_text
 
-FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
-PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+HEAD = re.compile(r"\s*<function=([^>\s]+)>")
 END = quoted("\n</parameter>\n")
 
 
@@ -17,13 +16,14 @@ class QwenXml(ToolFormat):
     opener = "<tool_call>"
     closer = "</tool_call>"
 
-    def calls(self, block: str, tools: Tools) -> list[Call]:
-        match = FUNCTION.fullmatch(block)
-        if match is None:
-            return []
-        tool = tools.get(match[1], Tool(match[1]))
-        found = {name: value_of(tool, name, text) for name, text in PARAMETER.findall(match[2])}
-        return [Call(match[1], dumped(found))]
+    def begun(self, block: str, tools: Tools) -> Begun | None:
+        if (head := HEAD.match(block)) is None:
+            return None
+        return Begun(head[1], TaggedArguments(tools.get(head[1], Tool(head[1]))), block[head.end() :])
+
+    def calls(self, block: str, tools: Tools) -> list[Call]:  # noqa: ARG002
+        """What does not begin as a call is none."""
+        return []
 
     def rules(self, tools: Tools, mark: Mark, *, several: bool) -> list[str]:
         more = ' ("\\n" block)*' if several else ""
@@ -33,19 +33,6 @@ class QwenXml(ToolFormat):
         for place, tool in enumerate(tools.values()):
             rules += function_rules(f"function_{place}", tool)
         return rules
-
-
-def value_of(tool: Tool, name: str, text: str) -> Any:
-    """A string as it stands; anything else is JSON, or a string where it turns out to be none."""
-    text = text.removeprefix("\n").removesuffix("\n")
-    if is_text(tool.schema_of(name)):
-        return text
-    value = read_string(text)
-    return text if value is None and text.strip() != "null" else value
-
-
-def is_text(schema: dict[str, Any]) -> bool:
-    return schema.get("type") == "string" or schema.get("type") == ["string"]
 
 
 def function_rules(name: str, tool: Tool) -> list[str]:
