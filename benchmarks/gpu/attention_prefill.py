@@ -27,6 +27,9 @@ from benchmarks.gpu.compiling import compile_only, instructions
 from benchmarks.gpu.timing import seconds_each
 from benchmarks.gpu.world import PAGE, Part, World
 from plait_kernels.paged_attention import hopper, reference, triton
+from plait_kernels.paged_attention.call import Call as Launch
+from plait_kernels.paged_attention.triton_decode import run_decode
+from plait_kernels.paged_attention.triton_store import run_store
 from plait_kernels.tuning import Config
 
 MODELS = {
@@ -86,10 +89,10 @@ def error_of(shape: Attention, decodes: int, parts: tuple[Part, ...], device: to
     expected = reference.paged_attention(*args, **call.options).float()
     kept = arena.clone()
     arena.copy_(before)
-    launch = triton._Call(*args, call.options["scale"], call.options["window"], None, None, empty(args))
-    triton._run_store(launch)
+    launch = Launch(*args, call.options["scale"], call.options["window"], None, None, empty(args))
+    run_store(launch)
     if decodes:
-        triton._run_decode(launch)
+        run_decode(launch)
     hopper.run_prefill(launch)
     rows = (launch.out.float() - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
     same = torch.equal(arena, kept)

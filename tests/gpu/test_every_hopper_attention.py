@@ -9,7 +9,8 @@ import torch
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs an NVIDIA GPU of compute capability 9.0", allow_module_level=True)
 
-from plait_kernels.paged_attention import hopper, triton
+from plait_kernels.paged_attention import hopper, triton_prefill
+from plait_kernels.paged_attention.triton_prefill import run_prefill
 from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
 from tests.kernels.test_paged_attention import Rule, Shape, Stage
@@ -50,7 +51,7 @@ def rule(request: pytest.FixtureRequest) -> Rule:
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few tiles there are; what does not suit would be another kernel's and must fail here."""
     monkeypatch.setattr(hopper, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(hopper, "_run_prefill", None)
+    monkeypatch.setattr(triton_prefill, "run_prefill", None)
 
 
 @pytest.mark.parametrize("poison", [NAN, LARGE], ids=["nan", "large"])
@@ -83,7 +84,7 @@ def test_a_step_with_room_for_more_gives_the_same(kernels: Kernels, shape: Shape
 
 
 def test_what_it_does_not_know_is_left_to_triton(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "_run_prefill", triton._run_prefill)
+    monkeypatch.setattr(triton_prefill, "run_prefill", run_prefill)
     for rule in ({"softcap": 3.0}, {"sinks": True}):
         Stage(SHAPES["head-64"], rule, [], [Piece(3, 60)], dtype=torch.bfloat16).check(kernels, TOLERANCE)
     Stage(Shape(), {}, [], [Piece(3, 60)]).check(kernels)

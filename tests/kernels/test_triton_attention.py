@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
-from plait_kernels.paged_attention import triton as attention
+from plait_kernels.paged_attention import triton_decode, triton_prefill
 from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
 from tests.kernels import test_paged_attention
@@ -38,7 +38,7 @@ def test_decodes_equal_the_dense_sum_whatever_lies_beside(kernels: Kernels, rule
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_histories_split_into_parts_give_what_whole_ones_give(kernels: Kernels, rule: Rule, parts: int) -> None:
-    with attention.DECODE.use({"KEYS": 16, "PROGRAMS": parts * 3}):  # the interpreter counts as 4 multiprocessors
+    with triton_decode.DECODE.use({"KEYS": 16, "PROGRAMS": parts * 3}):  # the interpreter counts as 4 multiprocessors
         Stage(Shape(), rule, [Piece(69, 1), Piece(2, 1)], []).check(kernels)
 
 
@@ -62,15 +62,15 @@ def test_a_step_with_room_for_more_gives_the_same(kernels: Kernels, rule: Rule) 
 def test_long_histories_of_short_chunks_are_split(
     kernels: Kernels, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "LEAST_PART", 8)
-    with attention.PREFILL.use({"KEYS": 16}):
+    monkeypatch.setattr(triton_prefill, "LEAST_PART", 8)
+    with triton_prefill.PREFILL.use({"KEYS": 16}):
         Stage(Shape(), rule, [], [Piece(60, 5)]).check(kernels)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 5, 7, 8, 9, 15, 16, 17, 63, 64, 65])
 @pytest.mark.parametrize("name", ["full", "window"])
 def test_every_edge_length_is_exact(kernels: Kernels, length: int, name: str) -> None:
-    with attention.PREFILL.use({"ROWS": 16, "KEYS": 16}):
+    with triton_prefill.PREFILL.use({"ROWS": 16, "KEYS": 16}):
         Stage(Shape(), RULES[name], [Piece(length - 1, 1)], [Piece(length, 3), Piece(0, min(length, 17))]).check(
             kernels
         )

@@ -1,19 +1,19 @@
-"""``paged_attention`` with the longer pieces on Hopper's own instructions; all else as ``triton`` does it.
+"""``paged_attention`` with the longer pieces on Hopper's own instructions, where they suit; all else as ``triton`` does
+it.
 
 It needs compute capability 9.0.
 """
 
-import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from plait_kernels.paged_attention import hopper_kernel as kernel
-from plait_kernels.paged_attention.triton import _Call, _run_decode, _run_prefill, _run_store
-from plait_kernels.segments import Segments
-from plait_kernels.storage import Pages
+from plait_kernels.paged_attention import triton_prefill
+from plait_kernels.paged_attention.call import Call
+from plait_kernels.paged_attention.triton import attention_with
 from plait_kernels.tables import query_tiles
-from plait_kernels.triton_math import dense_last, multiprocessors, power_of_two
+from plait_kernels.triton_math import multiprocessors, power_of_two
 from plait_kernels.tuning import Tunable
 
 PAGE, BLOCK, GROUP_ROWS = 16, 64, 64
@@ -37,33 +37,7 @@ TUNABLES = {
 ``TURNS``."""
 
 
-def paged_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    k_view: Tensor,
-    v_view: Tensor,
-    pages: Pages,
-    segments: Segments,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    q, k, v = dense_last(q), dense_last(k), dense_last(v)
-    out = torch.empty(*q.shape[:2], v.shape[2], dtype=q.dtype, device=q.device)
-    call = _Call(q, k, v, k_view, v_view, pages, segments, scale, window, softcap, sinks, out)
-    if segments.tokens > segments.decodes:
-        _run_store(call)
-    if segments.decodes:
-        _run_decode(call)
-    if segments.tokens > segments.decodes:
-        run_prefill(call) if suits(call) else _run_prefill(call)
-    return out
-
-
-def suits(call: _Call) -> bool:
+def suits(call: Call) -> bool:
     """Whether the kernel knows this call's shapes and rules, and has tiles enough to keep the GPU busy."""
     q, k_view, v_view = call.q, call.k_view, call.v_view
     known = (
@@ -87,11 +61,11 @@ def _fetchable(view: Tensor) -> bool:
     return aligned and channel == 1 and (head == view.shape[3] or view.shape[2] == 1)
 
 
-def _tile_tokens(call: _Call, groups: int) -> int:
+def _tile_tokens(call: Call, groups: int) -> int:
     return groups * GROUP_ROWS // power_of_two(call.group)
 
 
-def _programs(call: _Call) -> int:
+def _programs(call: Call) -> int:
     config = TUNABLES[call.q.shape[2]].config(call.q.device, call.group, call.window or 0)
     return len(query_tiles(call.segments, _tile_tokens(call, config["GROUPS"]))) * call.k.shape[1]
 
@@ -104,7 +78,7 @@ def _descriptor(view: Tensor) -> TensorDescriptor:
     return TensorDescriptor(view, shape, [granule, entry, 1], [1, PAGE, BLOCK], layout)
 
 
-def run_prefill(call: _Call) -> None:
+def run_prefill(call: Call) -> None:
     dim, segments = call.q.shape[2], call.segments
     config = TUNABLES[dim].config(call.q.device, call.group, call.window or 0)
     tiles = query_tiles(segments, _tile_tokens(call, config["GROUPS"]))
@@ -131,3 +105,10 @@ def run_prefill(call: _Call) -> None:
         num_warps=4,
         **config,
     )
+
+
+def prefill(call: Call) -> None:
+    run_prefill(call) if suits(call) else triton_prefill.run_prefill(call)
+
+
+paged_attention = attention_with(prefill)
