@@ -117,7 +117,6 @@ CHAT: list[tuple[str, dict[str, Any], str | None]] = [
         for name, calls in {
             "without function": [{"id": "1"}],
             "as a string": "f",
-            "with half of its arguments": [{"function": {"name": "f", "arguments": '{"a": '}}],
             "with a list as arguments": [{"function": {"name": "f", "arguments": "[]"}}],
         }.items()
     ),

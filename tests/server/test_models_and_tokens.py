@@ -66,6 +66,12 @@ async def test_ids_outside_the_vocabulary_are_refused(client: httpx.AsyncClient)
         assert response.json()["error"]["param"].startswith("tokens")
 
 
+async def test_nothing_to_tokenize_is_refused_with_what_to_give(client: httpx.AsyncClient) -> None:
+    error = (await client.post("/tokenize", json={})).json()["error"]
+    assert error["message"] == "prompt: give prompt or messages"
+    assert error["code"] == "missing_required_parameter"
+
+
 async def test_what_is_neither_text_nor_messages_is_refused_in_few_words(client: httpx.AsyncClient) -> None:
     for body in ({}, {"text": "x"}, {"prompt": 5}, {"messages": 5}, {"prompt": "x", "messages": [USER]}):
         response = await client.post("/tokenize", json=body)

@@ -1,6 +1,7 @@
 """The OpenAI SDK, as people use it, over a real socket."""
 
 import asyncio
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,3 +155,16 @@ async def test_the_asynchronous_client_with_many_requests_at_once(shared: LiveSe
         texts = await asyncio.gather(*map(whole, prompts), *map(streamed, prompts))
     assert texts[:32] == texts[32:]
     assert len(set(texts)) > 8
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_no_parameter_of_the_sdk_is_unknown(sdk: openai.OpenAI, kind: str) -> None:
+    """One that is not supported is refused as such."""
+    create: Any = sdk.chat.completions.create if kind == "chat" else sdk.completions.create
+    given: dict[str, Any] = {"messages": MESSAGES} if kind == "chat" else {"prompt": "a"}
+    names = inspect.signature(create).parameters.keys() - {"extra_headers", "extra_query", "extra_body", "timeout"}
+    assert len(names) > 15
+    for name in names:
+        with pytest.raises(openai.BadRequestError) as refused:
+            create(**{"model": "fake", **given, name: {"x": [1.5]}, "extra_body": {"n": "wrong"}})
+        assert f"{name}: this server knows no such parameter" not in refused.value.message

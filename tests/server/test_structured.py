@@ -37,6 +37,8 @@ SPELLINGS: list[tuple[dict[str, Any], Grammar]] = [
     ({"structured_outputs": {"json": SCHEMA}}, JSON),
     ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, JSON),
     ({"structured_outputs": {"json_object": True}}, OBJECT),
+    ({"structured_outputs": {"regex": "[a-z]+", "disable_any_whitespace": True}}, REGEX),
+    ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False, "whitespace_pattern": None}}, JSON),
     ({"structured_outputs": {"regex": "[a-z]+"}}, REGEX),
     ({"structured_outputs": {"choice": ["yes", "no"]}}, CHOICE),
     ({"structured_outputs": {"grammar": LARK.text}}, LARK),
@@ -66,6 +68,32 @@ async def test_every_spelling_reaches_the_engine(
     assert [request.grammar for request in engine.requests] == [grammar, grammar]
     (request, _) = engine.requests
     assert decode_to_engine(encode(Add(request))) == Add(request)
+
+
+@pytest.mark.parametrize(
+    ("fields", "written"),
+    [
+        ({}, '{ "a":\n7 }'),
+        ({"disable_any_whitespace": True}, '{"a":7}'),
+        ({"whitespace_pattern": "_?"}, '{_"a":_7}'),
+        ({"json": None, "json_object": True, "disable_any_whitespace": True}, '{"b":[1,2]}'),
+    ],
+)
+async def test_white_space_is_what_the_client_wants(
+    client: httpx.AsyncClient, engine: FakeEngine, tokenizer: TextTokenizer, fields: dict[str, Any], written: str
+) -> None:
+    """Each writes its own text, and nobody the next one's."""
+    assert (await complete(client, structured_outputs={"json": SCHEMA} | fields)).status_code == 200
+    grammar = engine.requests[-1].grammar
+    assert grammar is not None
+    assert follows(grammar, written, tokenizer)
+    assert not follows(grammar, written.replace("7", " 7\t").replace(",", " , \t"), tokenizer)
+
+
+def follows(grammar: Grammar, text: str, tokenizer: TextTokenizer) -> bool:
+    matcher = Matcher(grammar, GrammarTokenizer(tokenizer.as_json(), tokenizer.vocab_size, [0]))
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return matcher._matcher.validate_tokens(ids) == len(ids)
 
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"response_format": None}])

@@ -153,6 +153,16 @@ async def test_tools_reach_the_template_and_so_do_calls_and_results(
     assert tokenizer.decode(engine.requests[-1].prompt) == expected
 
 
+async def test_a_call_that_went_wrong_is_history_as_the_model_wrote_it(
+    serve: Callable[..., Any], engine: FakeEngine, tokenizer: TextTokenizer
+) -> None:
+    """Clients send back what they got, also what was cut off."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "ping", "arguments": '{"a": [1'}}
+    history = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "not valid"}]
+    await ask(await serve(), messages=history, tools=GIVEN[-1:], max_tokens=1)
+    assert '<tool_call>ping "{\\"a\\": [1"[tool]not valid' in tokenizer.decode(engine.requests[-1].prompt)
+
+
 async def test_tokenize_counts_tools_too(serve: Callable[..., Any], engine: FakeEngine) -> None:
     client = await serve()
     counted = (await client.post("/tokenize", json={"messages": [USER], "tools": GIVEN})).json()["tokens"]
@@ -225,14 +235,21 @@ async def test_n_choices_have_calls_of_their_own(
     assert stream.finish_reasons() == {0: ["tool_calls"], 1: ["stop"], 2: ["tool_calls"]}
 
 
-async def test_a_call_that_was_cut_off_is_text_and_says_length(
+async def test_a_call_that_was_cut_off_is_text_or_half_a_call_and_says_length(
     serve: Callable[..., Any], engine: FakeEngine, tokenizer: TextTokenizer
 ) -> None:
     ids = tokenizer.encode(hermes(ROME), add_special_tokens=False)
     engine.always(ids)
-    choice = await both_ways(await serve(), tools=GIVEN, max_tokens=len(ids) // 2)
+    client = await serve()
+    head = tokenizer.encode('<tool_call>\n{"name": "ge', add_special_tokens=False)
+    choice = await both_ways(client, tools=GIVEN, max_tokens=len(head))
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"].startswith("<tool_call>")
+    choice = await both_ways(client, tools=GIVEN, max_tokens=len(ids) - 20)
+    assert choice["finish_reason"] == "length"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert json.dumps(ROME[1]).startswith(call["function"]["arguments"])
 
 
 async def test_log_probabilities_and_ids_cover_every_token_of_a_call(

@@ -60,6 +60,7 @@ class ChatBody(GenerationBody, TemplateFields):
     tool_choice: Choice = None
     parallel_tool_calls: bool | None = Field(None, description="Whether one answer may call several tools.")
     verbosity: str | None = None
+    prediction: dict[str, Any] | None = Field(None, description="Accepted, without effect: it changes no answer.")
 
     @model_validator(mode="before")
     @classmethod

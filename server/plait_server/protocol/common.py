@@ -64,6 +64,8 @@ class GenerationBody(StructuredFields):
     request_id: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
     service_tier: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None

@@ -108,11 +108,21 @@ class StructuredOutputs(Body):
     regex: GrammarText = None
     choice: Choices = None
     grammar: GrammarText = Field(None, description="In Lark's notation.")
+    disable_any_whitespace: bool | None = Field(None, description="Of JSON: no space between its tokens.")
+    whitespace_pattern: GrammarText = Field(None, description="Of JSON: what may stand between its tokens.")
 
     @property
     def grammars(self) -> list[Grammar]:
         given = grammars_of(self.schema_text, self.regex, self.choice, self.grammar)
-        return [*given, ANY_OBJECT] if self.json_object else given
+        return [self._spaced(grammar) for grammar in ([*given, ANY_OBJECT] if self.json_object else given)]
+
+    def _spaced(self, grammar: Grammar) -> Grammar:
+        """With the white space that the client wants, if it wants any in particular."""
+        pattern = "" if self.disable_any_whitespace else self.whitespace_pattern
+        if pattern is None or grammar.kind is not GrammarKind.JSON:
+            return grammar
+        schema = orjson.loads(grammar.text) | {"x-guidance": {"whitespace_pattern": pattern}}
+        return Grammar(GrammarKind.JSON, orjson.dumps(schema).decode())
 
 
 class StructuredFields(Body):

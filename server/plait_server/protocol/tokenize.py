@@ -1,9 +1,10 @@
 """The bodies of POST /tokenize and /detokenize."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import FailFast, Field
+from pydantic import FailFast, Field, model_validator
 
+from plait_server.errors import bad
 from plait_server.protocol.body import Body
 from plait_server.protocol.chat import TemplateFields
 
@@ -15,6 +16,13 @@ class TokenizeText(Body):
     prompt: str
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def say_something(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.keys().isdisjoint(("prompt", "messages")):
+            raise bad("prompt", "give prompt or messages", "missing_required_parameter")
+        return data
 
 
 class TokenizeMessages(TemplateFields):

@@ -99,17 +99,19 @@ def call_for_template(call: Any) -> dict[str, Any]:
     raise ValueError("each call must have a function with a name")
 
 
-def arguments_of(value: Any) -> dict[str, Any]:
+def arguments_of(value: Any) -> dict[str, Any] | str:
+    """Templates expect an object. What is no JSON stays as the model wrote it: a call gone wrong is history too."""
+    found = value
     if isinstance(value, str):
         try:
-            value = orjson.loads(value or "{}")
+            found = orjson.loads(value or "{}")
         except orjson.JSONDecodeError:
-            raise ValueError("a call's arguments must be valid JSON") from None
-    if value is None:
+            return value
+    if found is None:
         return {}
-    if not isinstance(value, dict):
+    if not isinstance(found, dict):
         raise ValueError("a call's arguments must be a JSON object")
-    return value
+    return found
 
 
 TOOL = {

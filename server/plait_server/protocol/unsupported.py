@@ -25,7 +25,7 @@ CHAT: dict[str, Harmless] = {
     "functions": nothing,
     "function_call": no_function,
     "audio": absent,
-    "prediction": absent,
+    "moderation": absent,
     "web_search_options": absent,
     "modalities": lambda value: value in (None, ["text"]),
     "chat_template": absent,

@@ -16,7 +16,7 @@ def quoted(text: str) -> str:
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}, ensure_ascii=False)
+    return "%json " + json.dumps({"x-guidance": {"whitespace_pattern": WHITESPACE}, **schema}, ensure_ascii=False)
 
 
 def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
