@@ -7,7 +7,7 @@ from typing import NamedTuple
 import uvloop
 
 from benchmarks.front_end_cpu.reading import read
-from benchmarks.front_end_cpu.servers import ServerProcess, bare, plait
+from benchmarks.front_end_cpu.servers import TOKENS, ServerProcess, bare, plait
 
 STEP_SECONDS = 0.02
 
@@ -52,10 +52,10 @@ def cost(server: ServerProcess, path: str, streams: int, tokens: int) -> Cost:
 
 
 def event_bytes(server: ServerProcess, path: str) -> int:
-    """Of an event in the middle of a stream."""
-    (reading,) = uvloop.run(read(server.port, path, 1, 9))
+    """Of an event with a token, on average."""
+    (reading,) = uvloop.run(read(server.port, path, 1, len(TOKENS)))
     sizes = [len(b"data: " + event + b"\n\n") for _, event in reading.events()]
-    return int(statistics.median(sizes))
+    return round(statistics.mean(sizes))
 
 
 def shown(costs: list[Cost]) -> str:

@@ -9,7 +9,7 @@ import psutil
 import uvloop
 
 from benchmarks.front_end_cpu.reading import read
-from benchmarks.front_end_cpu.servers import FIRST_ID, IDS, ServerProcess, allow_many_connections, plait
+from benchmarks.front_end_cpu.servers import TOKENS, ServerProcess, allow_many_connections, plait
 from tests.server.tiny_text import byte_level_tokenizer
 
 MIB = 1 << 20
@@ -44,8 +44,9 @@ def report(server: ServerProcess, path: str, streams: int, tokens: int, pace: fl
 
 def in_order(texts: Sequence[str], tokens: int) -> bool:
     """Whether each token is the one that follows the one before it."""
-    steps = [STEP_OF.get(text, -1) for text in texts]
-    return len(steps) == tokens and all((then - step) % IDS == 1 for step, then in pairwise(steps))
+    if len(texts) != tokens or not STEP_OF.keys() >= set(texts):
+        return False
+    return all((STEP_OF[then] - STEP_OF[text]) % len(TOKENS) == 1 for text, then in pairwise(texts))
 
 
 def steady_lateness(arrived: Sequence[list[tuple[float, str]]], pace: float) -> list[float]:
@@ -58,7 +59,7 @@ def steady_lateness(arrived: Sequence[list[tuple[float, str]]], pace: float) -> 
 def due(at: float, text: str, pace: float) -> float:
     """When the step was due that this text is of: the last such step before ``at``."""
     step = int(at / pace)
-    return (step - (step - STEP_OF[text]) % IDS) * pace
+    return (step - (step - STEP_OF[text]) % len(TOKENS)) * pace
 
 
 def percentiles(seconds: Sequence[float]) -> str:
@@ -69,10 +70,5 @@ def percentiles(seconds: Sequence[float]) -> str:
     return ", ".join(f"{name} {value * 1e3:.0f}" for name, value in named.items())
 
 
-def step_texts() -> dict[str, int]:
-    """Text of a token to its step, modulo ``IDS``."""
-    tokenizer = byte_level_tokenizer()
-    return {tokenizer.decode([FIRST_ID + step]): step for step in range(IDS)}
-
-
-STEP_OF = step_texts()
+STEP_OF = {byte_level_tokenizer().decode([token_id]): step for step, token_id in enumerate(TOKENS)}
+"""Text to step, modulo the number of texts."""

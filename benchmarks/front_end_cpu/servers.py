@@ -27,9 +27,17 @@ from plait_server.text.model_text import ModelText
 from plait_server.text.tokenizer import TextTokenizer
 from tests.server.tiny_text import TEMPLATE, byte_level_tokenizer
 
-FIRST_ID, IDS = 40, 50
-"""Step ``i`` gives token ``FIRST_ID + i % IDS``: a letter or a mark, so that a reader can tell which step it is."""
 MANY = 1 << 16
+
+
+def told_apart() -> list[int]:
+    """Tokens whose texts are whole characters. Each step gives the next of them, so that a reader knows which it is."""
+    tokenizer = byte_level_tokenizer()
+    texts = {token_id: tokenizer.decode([token_id]) for token_id in range(tokenizer.get_vocab_size())}
+    return [token_id for token_id, text in texts.items() if text and "\ufffd" not in text]
+
+
+TOKENS = told_apart()
 
 
 class Clock:
@@ -64,7 +72,7 @@ class PacedEngine(EngineClient):
     """One token a step for every request."""
 
     info = EngineInfo(
-        model="m", max_model_len=100_000, vocab_size=400, eos_token_ids=(0,), max_seqs=MANY, max_queue=MANY
+        model="m", max_model_len=100_000, vocab_size=512, eos_token_ids=(0,), max_seqs=MANY, max_queue=MANY
     )
     alive = True
 
@@ -81,7 +89,7 @@ class PacedEngine(EngineClient):
             nonlocal left
             left -= 1
             reason = None if left else FinishReason.LENGTH
-            follower.take([Delta(request.id, 0, (FIRST_ID + number % IDS,), None, reason)])
+            follower.take([Delta(request.id, 0, (TOKENS[number % len(TOKENS)],), None, reason)])
             if not left:
                 self._clock.leave(request.id)
                 follower.end(None)

@@ -270,8 +270,8 @@ CONTROLS = (
     Control(
         "case 37: a reader that leaves stops the work",
         f"{REMOTE}::leaves_early",
-        f"{ENGINE}/remote.py",
-        "            if waiting.open:\n                self.abort(request.id)",
+        f"{ENGINE}/client.py",
+        "            if not over:\n                self.abort(request.id)",
         "            pass",
     ),
     Control(
@@ -456,7 +456,7 @@ CONTROLS = (
         "case 52: a killed engine ends all that waits",
         f"{REMOTE}::killed_engine",
         f"{ENGINE}/remote.py",
-        "            waiting.inbox.put_nowait(error)",
+        "            self._end(request_id, error)",
         "            pass",
     ),
     Control(

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from plait_engine import remote
 from plait_engine.cache_order import CacheOrder, CacheVerb
-from plait_engine.client import EngineDead, QueueFull, RequestRefused
+from plait_engine.client import EngineDead, EngineError, QueueFull, RequestRefused
 from plait_engine.config import EngineConfig, LoadFormat
 from plait_engine.llm import LLM
 from plait_engine.pin import PinOrder
@@ -151,6 +151,30 @@ async def test_one_index_can_be_aborted_while_the_others_go_on(engine: RemoteEng
             engine.abort("part", 1)
     assert [answers[i].finish for i in range(3)] == [FinishReason.LENGTH, None, FinishReason.LENGTH]
     await at_rest(engine)
+
+
+async def test_a_follower_may_abort_while_it_is_told_and_hears_of_the_end_once_and_last(engine: RemoteEngine) -> None:
+    class Impatient:
+        def __init__(self) -> None:
+            self.heard: list[list[Delta] | None] = []
+            self.over = asyncio.Event()
+
+        def take(self, deltas: list[Delta]) -> None:
+            self.heard.append(deltas)
+            if len(self.heard) == 2:
+                engine.abort("impatient")
+
+        def end(self, error: EngineError | None) -> None:
+            assert error is None
+            self.heard.append(None)
+            self.over.set()
+
+    follower = Impatient()
+    engine.follow(ask("impatient", prompt_of(5), greedy(10_000), n=2), follower)
+    async with asyncio.timeout(10):
+        await follower.over.wait()
+    await at_rest(engine)
+    assert [heard is None for heard in follower.heard] == [False, False, True]
 
 
 async def test_an_abort_ends_the_deltas(engine: RemoteEngine) -> None:
