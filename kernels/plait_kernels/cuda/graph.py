@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -54,7 +54,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _recorded(step: Callable[[], T]) -> Recording[T]:
     graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(pool=_pool(), capture_error_mode="thread_local")
+    graph.capture_begin(pool=_pool().handle, capture_error_mode="thread_local")
     try:
         result = step()
     except RuntimeError as error:
@@ -82,5 +82,17 @@ def _stream() -> torch.cuda.Stream:
 
 
 @cache
-def _pool() -> Any:
-    return torch.cuda.graph_pool_handle()
+def _pool() -> "_Pool":
+    return _Pool()
+
+
+class _Pool:
+    """Memory that all captures share. A pool ends with the last graph that uses it, its handle for good with it; so one
+    graph, of nothing much, stays for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self._first = torch.cuda.CUDAGraph()
+        self._first.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+        self._result = torch.zeros(1, device="cuda")
+        self._first.capture_end()
