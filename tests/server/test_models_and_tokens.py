@@ -59,6 +59,11 @@ async def test_no_text_is_no_tokens(client: httpx.AsyncClient) -> None:
     assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
 
 
+async def test_more_tokens_than_any_text_has_are_refused(client: httpx.AsyncClient) -> None:
+    response = await client.post("/detokenize", json={"tokens": [5] * 1_048_577})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tokens")
+
+
 async def test_ids_outside_the_vocabulary_are_refused(client: httpx.AsyncClient) -> None:
     for tokens in ([512], [-1], [True], ["1"], [10**20], "12", None):
         response = await client.post("/detokenize", json={"tokens": tokens})

@@ -3,12 +3,23 @@
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from plait_server.errors import bad
 from plait_server.protocol.tools import Calls
 
-MAX_MESSAGES = 65_536
+MAX_MESSAGES = 8_192
+MAX_PIECES = 32_768
+"""Parts and calls of all messages. Each is looked at, and everybody else waits for it."""
 MAX_PARTS = 4_096
 
 
@@ -101,4 +112,19 @@ class Message(BaseModel):
         return {**extra, "role": role, "content": content}
 
 
-Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)]
+def not_too_many(value: Any) -> Any:
+    """Before any of them is looked at."""
+    if not isinstance(value, list):
+        return value
+    if len(value) > MAX_MESSAGES:
+        raise ValueError(f"at most {MAX_MESSAGES} messages are allowed, not {len(value)}")
+    fields = (message.get(name) for message in value if isinstance(message, dict) for name in ("content", "tool_calls"))
+    pieces = sum(len(field) for field in fields if isinstance(field, list))
+    if pieces > MAX_PIECES:
+        raise ValueError(f"at most {MAX_PIECES} parts and calls are allowed in all messages, not {pieces}")
+    return value
+
+
+Messages = Annotated[
+    list[Message], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES), BeforeValidator(not_too_many)
+]

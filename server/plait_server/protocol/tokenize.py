@@ -8,7 +8,7 @@ from plait_server.errors import bad
 from plait_server.protocol.body import Body
 from plait_server.protocol.chat import TemplateFields
 
-MAX_TOKENS = 4_194_304
+MAX_TOKENS = 1_048_576
 
 
 class TokenizeText(Body):

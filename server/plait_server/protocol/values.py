@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 MAX_CHOICES = 128
+MAX_PROMPTS = 4_096
 MAX_STOPS = 32
 MAX_STOP_CHARS = 1_024
 MAX_STOP_TOKEN_IDS = 256
@@ -69,10 +70,12 @@ def prompt_forms(value: Any) -> tuple[str | tuple[int, ...], ...]:
         raise ValueError(forms)
     if not value:
         raise ValueError("must not be an empty list")
-    if set(map(type, value)) == {str}:
-        return tuple(value)
     if all_ints(value):
         return (tuple(value),)
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"at most {MAX_PROMPTS} prompts are allowed, not {len(value)}")
+    if set(map(type, value)) == {str}:
+        return tuple(value)
     if not all(isinstance(item, list) and all_ints(item) for item in value):
         raise ValueError(forms)
     if not all(value):

@@ -1,5 +1,6 @@
 """POST /tokenize and /detokenize, GET /tokenizer_info."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter
@@ -38,7 +39,8 @@ async def detokenize(body: DetokenizeBody, front: Front) -> dict[str, Any]:
     front.model(body.model)
     check_ids(front, body.tokens, "tokens")
     skip = bool(body.skip_special_tokens)
-    return {"prompt": front.text.tokenizer.decode(body.tokens, skip_special_tokens=skip)}
+    text = await asyncio.to_thread(front.text.tokenizer.decode, body.tokens, skip_special_tokens=skip)
+    return {"prompt": text}
 
 
 @router.get("/tokenizer_info")
