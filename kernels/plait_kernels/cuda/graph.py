@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TypeVar
 
@@ -68,11 +68,14 @@ def _recorded(step: Callable[[], T]) -> Recording[T]:
 
 
 def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-    """End a capture that failed; ending it fails too, and says nothing new."""
+    """End a capture that failed. Where that fails too, PyTorch goes on taking memory from the pool, and would begin no
+    other capture: so it is told to stop."""
     try:
         graph.capture_end()
     except RuntimeError:
         torch.cuda.synchronize()
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), _pool().handle)
 
 
 @cache
