@@ -58,6 +58,30 @@ async def test_fifty_generated_expressions_are_followed(demo: str) -> None:
     await check_regexes(demo, ALL[1])
 
 
+FORM = r"name: [A-Z][a-z]{2,9}; payment_method: (credit_card|bank_transfer); signature_of_customer: none\."
+
+
+@pytest.mark.parametrize("stop", [None, "method: ", "of_cus", "none."])
+async def test_what_is_forced_comes_at_once_and_streams_say_the_same(demo: str, stop: str | None) -> None:
+    """Also where a stop string ends in the middle of it: what is counted is what was needed."""
+    body: dict[str, Any] = {"prompt": "x", "max_tokens": 90, "temperature": 0, "structured_outputs": {"regex": FORM}}
+    body |= {} if stop is None else {"stop": stop}
+    async with httpx.AsyncClient(base_url=demo, timeout=60) as client:
+        whole = (await client.post("/v1/completions", json=body)).json()
+        scored = (await client.post("/v1/completions", json=body | {"logprobs": 1})).json()
+        streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
+        lines = (await client.post("/v1/completions", json=streamed)).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    choice = whole["choices"][0]
+    assert re.fullmatch(FORM, choice["text"] + (stop or "")) or stop in ("method: ", "of_cus")
+    assert "".join(event["choices"][0]["text"] for event in events[:-1]) == choice["text"]
+    assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert len(events) < 0.7 * whole["usage"]["completion_tokens"]
+    assert scored["choices"][0]["text"] == choice["text"]
+    assert scored["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert len(scored["choices"][0]["logprobs"]["tokens"]) == whole["usage"]["completion_tokens"]
+
+
 BOMBS: dict[str, dict[str, Any]] = {
     "counted counts": {"regex": r"(a{1,5000}b?){1,5000}"},
     "overlapping windows": {"regex": r"(.*a.{1,200}){1,200}"},
