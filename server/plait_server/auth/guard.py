@@ -38,8 +38,10 @@ class Guard:
         return path != "/metrics" or self.front.config.guard_metrics
 
     def _key(self, scope: Scope) -> Key:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, secret = given.partition(b" ")
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) > 1:  # A proxy may have looked at another one than we would.
+            raise unauthorized("send one header `Authorization`, not several", "invalid_api_key")
+        scheme, _, secret = (*given, b"")[0].partition(b" ")
         if scheme.lower() != b"bearer" or not secret.strip():
             raise unauthorized("send an API key in the header `Authorization: Bearer KEY`", "missing_api_key")
         key = self.front.keys.find(secret.strip().decode(errors="surrogateescape"))

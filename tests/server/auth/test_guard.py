@@ -80,6 +80,14 @@ async def test_every_route_but_probes_wants_a_key(serve: Serve) -> None:
             assert (await client.request(method, path, headers=bearer("secret"))).status_code != 401, path
 
 
+async def test_of_two_keys_none_counts(serve: Serve) -> None:
+    async with serve(api_key="secret") as client:
+        for secrets in (("secret", "other"), ("other", "secret"), ("secret", "secret")):
+            headers = [("authorization", f"Bearer {secret}") for secret in secrets]
+            assert (await client.get("/v1/models", headers=headers)).status_code == 401
+        assert (await client.get("/v1/models", headers=headers[:1])).status_code == 200
+
+
 async def test_metrics_have_a_setting_of_their_own(serve: Serve) -> None:
     async with serve(api_key="secret") as client:
         assert (await client.get("/metrics")).status_code == 200
