@@ -24,12 +24,13 @@ def measure(paths: tuple[str, ...], streams: int, tokens: int, pace: float) -> N
 
 
 def report(server: ServerProcess, path: str, streams: int, tokens: int, pace: float) -> None:
-    memory, used, began, own = server.memory_bytes(), sum(server.cpu_seconds()), time.monotonic(), psutil.Process()
-    own_used = sum(own.cpu_times()[:2])
+    memory, waited, used, began = server.memory_bytes(), server.waited_seconds(), server.cpu_seconds(), time.monotonic()
+    readers = psutil.Process().cpu_times()
     readings = uvloop.run(read(server.port, path, streams, tokens))
     seconds = time.monotonic() - began
-    share, own_share = (sum(server.cpu_seconds()) - used) / seconds, (sum(own.cpu_times()[:2]) - own_used) / seconds
-    grown = server.memory_bytes() - memory
+    used_now, readers_now = server.cpu_seconds(), psutil.Process().cpu_times()
+    busy, reading = sum(used_now) - sum(used), sum(readers_now[:2]) - sum(readers[:2])
+    waited, grown = server.waited_seconds() - waited, server.memory_bytes() - memory
     arrived = [list(reading.tokens()) for reading in readings]
     wrong = sum(not in_order([text for _, text in stream], tokens) for stream in arrived)
     lost = streams * tokens - sum(map(len, arrived))
@@ -39,7 +40,11 @@ def report(server: ServerProcess, path: str, streams: int, tokens: int, pace: fl
     print(f"  tokens lost {lost}, streams that are not exactly what was generated {wrong}")
     print(f"  first token, ms, while all of them arrive at once: {percentiles(first)}")
     print(f"  lateness, ms, once all of them run ({len(late)} tokens): {percentiles(late)}")
-    print(f"  server {share:.0%} of a core (readers {own_share:.0%}), {grown / MIB:.0f} MiB for all streams")
+    print(
+        f"  server {busy / seconds:.0%} of a core, {busy / (streams * tokens) * 1e6:.1f} us a token, "
+        f"and {waited / seconds:.0%} of the time waiting for one (readers {reading / seconds:.0%})"
+    )
+    print(f"  memory for all streams {grown / MIB:.0f} MiB")
 
 
 def in_order(texts: Sequence[str], tokens: int) -> bool:

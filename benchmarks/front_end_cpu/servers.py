@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +22,7 @@ from plait_engine.client import EngineClient, EngineInfo, EngineStats, Follower
 from plait_engine.request import Delta, FinishReason, Request
 from plait_server.app import create_app
 from plait_server.config import ServerConfig
-from plait_server.serve import uvicorn_config
+from plait_server.serve import keep_what_is_there, uvicorn_config
 from plait_server.text.chat_template import ChatTemplate
 from plait_server.text.model_text import ModelText
 from plait_server.text.tokenizer import TextTokenizer
@@ -162,6 +163,11 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         times = self._watched.cpu_times()
         return times.user, times.system
 
+    def waited_seconds(self) -> float:
+        """Since the start, ready to run while others had the cores."""
+        _, nanoseconds, _ = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
+        return int(nanoseconds) / 1e9
+
     def memory_bytes(self) -> int:
         return int(self._watched.memory_info().rss)
 
@@ -173,7 +179,9 @@ def serve(config: Callable[[float], uvicorn.Config], seconds: float, port: Conne
             port.send(self.servers[0].sockets[0].getsockname()[1])
 
     allow_many_connections()
-    Announced(config(seconds)).run()
+    announced = Announced(config(seconds))
+    keep_what_is_there()
+    announced.run()
 
 
 def allow_many_connections() -> None:

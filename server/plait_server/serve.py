@@ -1,6 +1,7 @@
 """The application under uvicorn, from start to the last request after SIGTERM."""
 
 import asyncio
+import gc
 import logging
 import socket
 from types import FrameType
@@ -104,10 +105,20 @@ def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
     )
 
 
+def keep_what_is_there() -> None:
+    """Modules, routes and vocabulary stay as long as the process; collections of garbage need not look at them again.
+
+    With 2,000 streams every full collection, which all of them wait for, takes half the time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def run(app: FastAPI, config: ServerConfig) -> int:
     """Serves until told to stop; the exit status: 0, or 1 when the engine could not start."""
     for line in config.lines():
         log.info("server: %s", line)
     server = DrainingServer(app, config)
+    keep_what_is_there()
     server.run()
     return 1 if server.failed else 0

@@ -103,16 +103,21 @@ class ChatChunks(AnswerChunks):
         return self._rich(index, fields)
 
     def _piece(self, piece: Piece) -> bytes:
+        index = piece.choice
         bare = piece.finish_reason is None and not self._with_tokens
         if bare and self._plain_replies:
-            return self._plain(piece.choice, piece.text) if piece.text else b""
-        read = self._readers[piece.choice].read(piece.text, last=piece.finish_reason is not None)
-        deltas = [delta for event in read for delta in self._deltas(piece.choice, event)]
-        last = None if bare else deltas.pop() if deltas else {} if piece.finish_reason else {"content": ""}
-        events = [self._rich(piece.choice, unfinished(delta)) for delta in deltas]
-        if last is not None:
-            events.append(self._with_all(piece, last))
-        return b"".join(events)
+            return self._plain(index, piece.text) if piece.text else b""
+        read = self._readers[index].read(piece.text, last=piece.finish_reason is not None)
+        if bare:
+            return b"".join(self._event_of(index, event) for event in read)
+        deltas = [delta for event in read for delta in self._deltas(index, event)]
+        last = deltas.pop() if deltas else {} if piece.finish_reason else {"content": ""}
+        return b"".join(self._rich(index, unfinished(delta)) for delta in deltas) + self._with_all(piece, last)
+
+    def _event_of(self, index: int, event: Event) -> bytes:
+        if isinstance(event, Content):
+            return self._plain(index, event.text)
+        return b"".join(self._rich(index, unfinished(delta)) for delta in self._deltas(index, event))
 
     def _deltas(self, index: int, event: Event) -> list[dict[str, Any]]:
         """A call's id and name come first and once, then its arguments."""
