@@ -2,13 +2,9 @@
 
 import asyncio
 import contextlib
-import os
-import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +12,7 @@ import zmq
 import zmq.asyncio
 
 from plait_engine.cache_order import CacheAnswer, CacheOrder
+from plait_engine.child import Child
 from plait_engine.client import (
     EngineClient,
     EngineDead,
@@ -61,7 +58,8 @@ class _Followed:
 
 
 class RemoteEngine(EngineClient):
-    """Starts the engine process with ``start`` and talks to it over a socket in a private folder."""
+    """Talks to the engine's process over a socket. ``launch`` starts it, as early as may be; ``start`` does where
+    nobody has, and listens to it."""
 
     def __init__(self, config: EngineConfig, progress: Callable[[str], None] = lambda _: None) -> None:
         self._config = config
@@ -74,25 +72,30 @@ class RemoteEngine(EngineClient):
         """Likewise."""
         self._started: asyncio.Future[EngineInfo] | None = None
         self._death: str | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def launch(self) -> None:
+        """Start the process; what it says is heard from ``start`` on."""
+        self._child = self._child or Child(self._config)
+
+    def abandon(self) -> None:
+        """End a process that was launched and is not wanted after all."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.clean_up()
+            self._child = None
 
     async def start(self) -> None:
-        """Start the process; returns at once. ``wait_ready`` says when it can be used."""
+        """Start the process, unless it was launched; returns at once. ``wait_ready`` says when it can be used."""
         self._started = asyncio.get_running_loop().create_future()
-        self._folder = tempfile.TemporaryDirectory(prefix="plait-")
-        address = f"ipc://{Path(self._folder.name) / 'engine.sock'}"
+        self.launch()
+        assert self._child is not None
+        self._ended = self._child.ended()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
-        self._socket.bind(address)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "plait_engine.process", address, str(os.getpid()), stdin=asyncio.subprocess.PIPE
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(self._config))
-        self._process.stdin.close()
+        self._socket.bind(self._child.address)
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
 
     @property
@@ -107,7 +110,7 @@ class RemoteEngine(EngineClient):
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        return self._child.pid if self._child else None
 
     async def wait_ready(self) -> None:
         if self._started is None:
@@ -160,29 +163,27 @@ class RemoteEngine(EngineClient):
             raise EngineDead("the engine does not answer") from None
 
     async def shutdown(self) -> None:
-        process = self._process
-        if process is None:
+        child = self._child
+        if child is None:
             return
-        with contextlib.suppress(EngineDead, ProcessLookupError):
+        with contextlib.suppress(EngineDead):
             if self._info is None:
-                process.kill()  # It does not listen before it is ready.
+                child.kill()  # It does not listen before it is ready.
             else:
                 await self._send(Shutdown())
         try:
-            await asyncio.wait_for(process.wait(), END_TIMEOUT_SECONDS)
+            await asyncio.wait_for(asyncio.shield(self._ended), END_TIMEOUT_SECONDS)
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):  # It may have ended at this very moment.
-                process.kill()
-            await process.wait()
+            child.kill()
+            await self._ended
         self._die("the engine was shut down")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close(linger=0)
         self._context.term()
-        assert self._folder is not None
-        self._folder.cleanup()
-        self._process = None
+        child.clean_up()
+        self._child = None
 
     def _refuse(self, request: Request) -> None:
         """What can be refused without asking the engine, so that a flood costs it nothing."""
@@ -208,14 +209,13 @@ class RemoteEngine(EngineClient):
             raise EngineDead("the engine process is gone") from None
 
     async def _listen(self) -> None:
-        assert self._process is not None
         try:
             while True:
                 self._handle(decode_from_engine(await self._socket.recv()))
         except Exception as error:  # Nobody else reads what the engine says: without this, all would wait for ever.
             self._die(f"what the engine said could not be handled: {type(error).__name__}: {error}")
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            if self._child is not None:
+                self._child.kill()
 
     def _handle(self, message: FromEngine) -> None:
         match message:
@@ -254,8 +254,7 @@ class RemoteEngine(EngineClient):
                 self._end(request_id)
 
     async def _watch(self) -> None:
-        assert self._process is not None
-        code = await self._process.wait()
+        code = await asyncio.shield(self._ended)
         await asyncio.sleep(0.05)  # Let its last message, which says why, be read first.
         self._die(f"the engine process ended with code {code}")
 

@@ -1,6 +1,6 @@
 """The engine in its own process: every request ends, whatever happens to it, to its client or to the process."""
 
-# ruff: noqa: ASYNC110, ASYNC220, ASYNC240, ASYNC251 (a test may poll and block)
+# ruff: noqa: ASYNC110, ASYNC220, ASYNC251 (a test may poll and block)
 
 import asyncio
 import os
@@ -276,15 +276,40 @@ async def test_a_killed_engine_ends_every_request_at_once(mortal: RemoteEngine) 
 async def test_shutdown_ends_requests_and_leaves_no_child(mortal: RemoteEngine) -> None:
     task = asyncio.create_task(collect(mortal.submit(ask("r", prompt_of(5), greedy(10_000)))))
     await asyncio.sleep(0.2)
-    pid, folder = mortal.pid, mortal._folder
+    pid, child = mortal.pid, mortal._child
     assert pid is not None
-    assert folder is not None
+    assert child is not None
+    assert child.folder.exists()
     await asyncio.gather(mortal.shutdown(), mortal.shutdown())
     await mortal.shutdown()
     with pytest.raises(EngineDead, match="shut down"):
         await task
     assert not psutil.pid_exists(pid)
-    assert not Path(folder.name).exists()
+    assert not child.folder.exists()
+
+
+async def test_a_process_launched_early_is_the_one_that_start_listens_to(folder: Path) -> None:
+    client = RemoteEngine(config_of(folder))
+    client.launch()
+    pid = client.pid
+    client.launch()
+    await client.start()
+    await client.wait_ready()
+    assert client.pid == pid is not None
+    await client.shutdown()
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_process_launched_early_and_abandoned_leaves_nothing(folder: Path) -> None:
+    client = RemoteEngine(config_of(folder))
+    client.abandon()
+    client.launch()
+    pid, child = client.pid, client._child
+    assert pid is not None
+    assert child is not None
+    client.abandon()
+    assert not psutil.pid_exists(pid)
+    assert not child.folder.exists()
 
 
 async def test_shutdown_during_start_up_is_quick_and_leaves_no_child(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Before the first request: kernels are compiled, libraries set up, graphs captured, all on padding rows.
 
 Nobody waits for any of that while serving. ``compiling`` compiles all that steps may launch, many kernels at a time;
-``warm_up`` runs a few steps for what else is made when it is first used, and captures steps of every size.
+``warm_up`` runs a few steps for what else is made when it is first used, and captures steps of nearly every size.
 """
 
 import time
@@ -19,6 +19,9 @@ from plait_engine.state.unit_copy import UnitCopy
 
 Report = Callable[[str], None]
 
+COMMON_DECODES = 32
+"""Steps with pieces beside more decodes than these are captured when they are first wanted, which then takes the host
+no longer than running them would."""
 PROMPTS = ((1, 2), (1, 60), (1, 500), (1, 1024), (1, 4096), (3, 300), (8, 1024))
 """Sequences, and tokens of each."""
 
@@ -33,7 +36,8 @@ def warm_up(runner: ModelRunner, reserved: Units, limits: SchedulerLimits, repor
     report(f"steps: ran all kinds in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
     sizes = sorted(decode_sizes(limits, runner.builder.padding), reverse=True)
-    shapes = [*(Shape(rows) for rows in sizes), *runner.graphs.shapes_with_pieces()]
+    beside = (shape for shape in runner.graphs.shapes_with_pieces() if shape.decodes <= COMMON_DECODES)
+    shapes = [*(Shape(rows) for rows in sizes), *beside]
     captured = sum(runner.graphs.prepare(shape, runner.builder.only_padding) for shape in shapes)
     seconds = time.perf_counter() - started
     most = f"{limits.max_seqs} sequences, {runner.graphs.piece_tokens} tokens of prompts"

@@ -9,11 +9,8 @@ from plait_engine.config import EngineConfig
 from plait_engine.loader.find import ModelNotFoundError, find_model
 from plait_engine.phases import Phases, process_began
 from plait_engine.remote import RemoteEngine
-from plait_server.app import create_app
 from plait_server.cli.names import served_names
 from plait_server.config import ServerConfig
-from plait_server.serve import run
-from plait_server.text.model_text import ModelText
 
 log = logging.getLogger("plait")
 
@@ -24,18 +21,39 @@ def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     phases = Phases(process_began())
-    phases.over("imports")
+    phases.over("configuration")
     try:
         folder = find_model(engine_config.model)
-        text = ModelText.load(folder)
-        phases.over("tokenizer")
         engine_config, config = resolved(engine_config, config, folder)
         check_tls(config)
-        engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
-        app = create_app(config, engine, text)
-    except (ModelNotFoundError, OSError, ValueError) as error:
+    except (ModelNotFoundError, OSError) as error:
         log.error("%s", error)
         return 1
+    engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
+    engine.launch()
+    return _served(engine, engine_config, config, folder, phases)
+
+
+def _served(
+    engine: RemoteEngine, engine_config: EngineConfig, config: ServerConfig, folder: Path, phases: Phases
+) -> int:
+    """While the engine starts, the front end gets ready beside it; its modules are loaded only now for that reason."""
+    from plait_server.app import create_app
+    from plait_server.serve import run
+    from plait_server.text.model_text import ModelText
+
+    phases.over("imports")
+    try:
+        text = ModelText.load(folder)
+        phases.over("tokenizer")
+        app = create_app(config, engine, text)
+    except (OSError, ValueError) as error:
+        engine.abandon()
+        log.error("%s", error)
+        return 1
+    except BaseException:
+        engine.abandon()
+        raise
     for line in (*engine_config.describe().splitlines(), *config.lines()):
         log.info("%s", line.strip())
     phases.over("application")
