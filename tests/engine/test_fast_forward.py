@@ -141,9 +141,10 @@ def test_who_wants_log_probabilities_has_each_token_sampled() -> None:
 @MODELS
 def test_preempted_in_the_middle_of_forced_runs(name: str, overlap: bool) -> None:
     requests = [follow(f"r{i}", regex(FORCED), prompt=prompt_of(6, seed=i)) for i in range(5)]
-    slabs = {"granite": 12, "qwen3_5": 12, "gemma3": 24, "lfm2": 34, "braid": 20}[name]
     for reuse in (False, True):
-        quick, _ = both(name, *requests, slabs=slabs, overlap=overlap, reuse=reuse, max_seqs=5, max_model_len=90)
+        quick, _ = both(
+            name, *requests, slabs=LEAST_SLABS[name], overlap=overlap, reuse=reuse, max_seqs=5, max_model_len=90
+        )
         assert quick.engine.scheduler.preempted > 0
 
 
@@ -193,7 +194,9 @@ def test_forced_runs_and_a_long_prompt_let_every_stream_go_on() -> None:
 def test_an_abort_in_the_middle_of_a_forced_run_leaves_nothing(overlap: bool) -> None:
     beside = ask("s", prompt_of(3), greedy(30, logprobs=None))
     for steps in range(1, 14):
-        load = load_of("granite", follow("r", regex("[ab]x{60}[cd]")), beside, fast_forward=True, overlap=overlap, budget=7)
+        load = load_of(
+            "granite", follow("r", regex("[ab]x{60}[cd]")), beside, fast_forward=True, overlap=overlap, budget=7
+        )
         for _ in range(10**6):
             if load.answers["r", 0].deltas:
                 break
@@ -203,6 +206,41 @@ def test_an_abort_in_the_middle_of_a_forced_run_leaves_nothing(overlap: bool) ->
         load.engine.abort("r")
         load.finish()
         assert load.answers["s", 0].tokens == load_of("granite", beside, fast_forward=True).finish()["s", 0].tokens
+
+
+LEAST_SLABS = {"granite": 12, "qwen3_5": 12, "gemma3": 24, "lfm2": 34, "braid": 20}
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))])
+@MODELS
+def test_whatever_comes_and_goes_each_answer_is_that_of_its_request_alone(name: str, seed: int) -> None:
+    """Grammars beside free answers, shared prompts, aborts, any budget, either loop, with reuse and little memory."""
+    chance = random.Random(f"{name}-{seed}")
+    asked = [anything(chance, number) for number in range(9)]
+    settings = {"max_seqs": 5, "budget": chance.randrange(5, 40), "overlap": chance.random() < 0.5, "reuse": True}
+    load = load_of(name, fast_forward=True, slabs=LEAST_SLABS[name] + seed, max_model_len=90, **settings)
+    coming, gone = list(asked), set()
+    while coming or not load.engine.idle:
+        if coming and chance.random() < 0.3:
+            load.add(coming.pop())
+        if chance.random() < 0.02:
+            gone.add(chance.choice(asked).id)
+            load.engine.abort(max(gone))
+        load.step()
+    load.finish()
+    for request in asked:
+        alone = load_of(name, request, fast_forward=False).finish()
+        if request.id not in gone:
+            assert seen(load.answers)[request.id, 0] == seen(alone)[request.id, 0]
+
+
+def anything(chance: random.Random, number: int) -> Request:
+    prompt = (*prompt_of(20)[: chance.choice([3, 12, 20])], *prompt_of(chance.randrange(1, 8), seed=number))
+    texts = [FORCED, "[ab]x{30}[cd]y{5}", "(red|green|blue){8}", "([a-z][0-9]){9}!"]
+    if chance.random() < 0.3:
+        return ask(f"free-{number}", prompt, greedy(chance.randrange(1, 20), logprobs=None))
+    warm = {"temperature": 1.0, "seed": number} if chance.random() < 0.5 else {}
+    return follow(f"r-{number}", regex(chance.choice(texts)), prompt=prompt, tokens=chance.randrange(1, 60), **warm)
 
 
 # What the library says ------------------------------------------------------------------------------------------------
