@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from plait_kernels.early_start import starts_early, wait_for_others
+from plait_kernels.gated_delta_rule import turned
 from plait_kernels.segments import Segments
 from plait_kernels.storage import Slots
 from plait_kernels.tables import scan_table
@@ -37,6 +38,8 @@ STEP = Tunable(
     {"V": 32, "num_warps": 4},
     tuple({"V": v, "num_warps": w} for v in (8, 16, 32, 64, 128) for w in (1, 2, 4, 8)),
 )
+FORM = Tunable("gdn_form", {"TURNED": 0}, ({"TURNED": 0}, {"TURNED": 1}))
+"""Whether longer pieces take the form with a turned state."""
 BLOCK = Tunable("gdn_block", {"BLOCK": 32}, ({"BLOCK": 32}, {"BLOCK": 64}))
 SOLVE = Tunable(
     "gdn_solve",
@@ -307,13 +310,19 @@ def gated_delta_rule(
         # for it.
         if v.dtype != torch.bfloat16:
             q, k, v = q.float(), k.float(), v.float()
-        _scan(q, k, v, a, b, a_log, dt_bias, view, slots, segments, out)
+        scan = turned.run if FORM.config(q.device, *_shape(q, v))["TURNED"] else _scan
+        scan(q, k, v, a, b, a_log, dt_bias, view, slots, segments, out)
     return out
 
 
 def _sizes(q: Tensor, v: Tensor) -> tuple[int, int, int, float]:
     """(key_dim, value_dim, value heads for each key head, the scale of queries)."""
     return q.shape[2], v.shape[2], v.shape[1] // q.shape[1], q.shape[2] ** -0.5
+
+
+def _shape(q: Tensor, v: Tensor) -> tuple[int, ...]:
+    """What configurations of longer pieces are kept by."""
+    return (v.shape[1], q.shape[2], v.shape[2], int(v.dtype == torch.float32))
 
 
 def _strides(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[int, ...]:
@@ -371,7 +380,7 @@ def _scan(
 ) -> None:
     tokens, heads, value_dim = v.shape
     key_heads, key_dim = q.shape[1:]
-    device, key = q.device, (heads, key_dim, value_dim, int(v.dtype == torch.float32))
+    device, key = q.device, _shape(q, v)
     block = BLOCK.config(device, *key)["BLOCK"]
     table = scan_table(segments, block)
     scratch = {"dtype": v.dtype, "device": device}

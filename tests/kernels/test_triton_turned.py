@@ -1,0 +1,114 @@
+"""The gated delta rule with a turned state against the recurrence in fp64, and its promises to the bit."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
+from plait_kernels.gated_delta_rule import turned
+from plait_kernels.gated_delta_rule.triton import FORM
+from plait_kernels.segments import Room
+from plait_kernels.select import Kernels
+from tests.kernels.scans import Delta
+from tests.kernels.test_scans import Stage, part
+from tests.kernels.test_triton_scans import MIXED
+from tests.kernels.world import LARGE, NAN, Piece
+
+pytestmark = MARKS
+
+SHAPES = {"even": Delta(1, 2, 8, 16), "odd": Delta(1, 3, 5, 7)}
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    kernels = triton_kernels()
+    assert isinstance(kernels, Kernels)
+    return kernels
+
+
+@pytest.fixture(params=[32, 64])
+def block(request: pytest.FixtureRequest) -> Iterator[int]:
+    with FORM.use({"TURNED": 1}), turned.BLOCK.use({"BLOCK": request.param}):
+        yield request.param
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES.keys())
+def shape(request: pytest.FixtureRequest) -> Delta:
+    assert isinstance(request.param, Delta)
+    return request.param
+
+
+@pytest.mark.parametrize("poison", [NAN, LARGE], ids=["nan", "large"])
+@pytest.mark.usefixtures("block")
+def test_a_mixed_batch_equals_the_recurrence_and_writes_nothing_else(
+    kernels: Kernels, shape: Delta, poison: int
+) -> None:
+    stage = Stage(shape, [Piece(5, 1), Piece(0, 1)], MIXED, poison)
+    stage.check(kernels, stage.inputs())
+
+
+@pytest.mark.usefixtures("block")
+def test_sixteen_bit_inputs_are_summed_in_fp32(kernels: Kernels, shape: Delta) -> None:
+    stage = Stage(shape, [Piece(5, 1)], MIXED[:2])
+    stage.check(kernels, stage.inputs(torch.bfloat16), tolerance=1e-2)
+
+
+@pytest.mark.usefixtures("block")
+def test_states_may_be_kept_in_sixteen_bits(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Delta, "state_dtype", torch.bfloat16)
+    stage = Stage(SHAPES["even"], [Piece(5, 1)], [Piece(3, 9, cuts=(4,), emits=(0,))])
+    stage.check(kernels, stage.inputs(), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("around", [-1, 0, 1])
+def test_edge_lengths_are_exact(kernels: Kernels, block: int, around: int) -> None:
+    stage = Stage(SHAPES["odd"], [], [Piece(3, block + around), Piece(0, 2 * block + around), Piece(1, 2)])
+    stage.check(kernels, stage.inputs())
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)], ids=["fp32", "bf16"])
+@pytest.mark.usefixtures("block")
+def test_alike_keys_do_not_spoil_the_triangular_system(kernels: Kernels, dtype: torch.dtype, tolerance: float) -> None:
+    """Equal keys, full steps, hardly any decay: powers of the system would reach 1e18 in a block of 64."""
+    shape = Delta(key_heads=1, value_heads=1, key_dim=8, value_dim=16)
+    shape.a_log = torch.full_like(shape.a_log, -9.0)
+    stage = Stage(shape, [], [Piece(0, 64)])
+    inputs = stage.inputs(dtype)
+    inputs["k"] = inputs["k"][:1].expand_as(inputs["k"]).contiguous()
+    inputs["b"] = torch.full_like(inputs["b"], 9.0)
+    stage.check(kernels, inputs, tolerance)
+
+
+@pytest.mark.usefixtures("block")
+def test_what_others_bring_does_not_reach_a_sequence(kernels: Kernels) -> None:
+    """Its last block reads beside it: no NaN comes from there, and no bit depends on who is in the step."""
+    pair, alone = Stage(SHAPES["even"], [], [Piece(2, 37), Piece(4, 5)]), Stage(SHAPES["even"], [], [Piece(2, 37)])
+    beside = pair.inputs(torch.bfloat16)
+    for tensor in beside.values():
+        tensor[37:] = float("nan")
+    alone.view[int(alone.slots.rows[0])] = pair.view[int(pair.slots.rows[0])]
+    seen, state = outcome(kernels, pair, beside)
+    single, state_alone = outcome(kernels, alone, part(beside, 0, 37))
+    assert torch.isfinite(single.float()).all()
+    assert torch.equal(seen[:37], single)
+    assert torch.equal(state, state_alone)
+
+
+@pytest.mark.usefixtures("block")
+def test_a_step_with_room_for_more_gives_the_same_bits(kernels: Kernels) -> None:
+    """As recorded steps have it: tables of a fixed size, whose rest names a sequence without tokens."""
+    plain, roomy = (Stage(SHAPES["odd"], [Piece(5, 1)], [*MIXED, Piece(0, 0)]) for _ in range(2))
+    room = Room(len(plain.segments.chunks) + 3, 200)
+    roomy.segments = dataclasses.replace(roomy.segments, room=room)
+    inputs = plain.inputs(torch.bfloat16)
+    assert torch.equal(outcome(kernels, plain, inputs)[0], outcome(kernels, roomy, inputs)[0])
+    assert torch.equal(plain.memory.bytes, roomy.memory.bytes)
+
+
+def outcome(kernels: Kernels, stage: Stage, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Outputs, and the first sequence's state."""
+    out = stage.scan.run(kernels, inputs, stage.view, stage.slots, stage.segments)
+    return out, stage.view[int(stage.slots.rows[0])].clone()
