@@ -87,10 +87,11 @@ def from_engine(error: EngineError) -> ApiError:
         return unavailable(str(error) or "too many requests wait already", "queue_full", error.retry_after_seconds)
     if isinstance(error, RequestRefused):
         return ApiError(400, str(error))
+    # A client library that retries at once would meet the same dead engine, or the same grammar in the same place.
+    never = {"x-should-retry": "false"}
     if isinstance(error, EngineDead):
-        # A client library that retries at once would meet the same dead engine.
-        return ApiError(500, "the engine has stopped", code="engine_dead", headers={"x-should-retry": "false"})
-    return ApiError(500, str(error) or "the engine failed on this request")
+        return ApiError(500, "the engine has stopped", code="engine_dead", headers=never)
+    return ApiError(500, str(error) or "the engine failed on this request", headers=never)
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:

@@ -168,3 +168,16 @@ def test_no_parameter_of_the_sdk_is_unknown(sdk: openai.OpenAI, kind: str) -> No
         with pytest.raises(openai.BadRequestError) as refused:
             create(**{"model": "fake", **given, name: {"x": [1.5]}, "extra_body": {"n": "wrong"}})
         assert f"{name}: this server knows no such parameter" not in refused.value.message
+
+
+def test_what_the_engine_failed_on_is_not_tried_again(shared: LiveServer) -> None:
+    shared.engine.error_at_step = 2
+    shared.engine.requests.clear()
+    try:
+        patient = openai.OpenAI(base_url=f"{shared.url}/v1", api_key="none", max_retries=2, timeout=20)
+        with patient as client, pytest.raises(openai.InternalServerError) as failed:
+            client.completions.create(model="fake", prompt="x", max_tokens=9)
+    finally:
+        shared.engine.error_at_step = None
+    assert failed.value.response.headers["x-should-retry"] == "false"
+    assert len(shared.engine.requests) == 1
