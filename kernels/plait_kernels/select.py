@@ -79,6 +79,8 @@ class Kernels:
     choices: dict[str, Choice] = field(default_factory=dict)
     graphs: bool = False
     """Whether steps can be captured as CUDA graphs."""
+    generation: int = 0
+    """How often ``upgrade`` has changed the ops: what was recorded before calls the old ones."""
     _build: Build | None = None
     _library: Library | None = None
     _threads: int | None = None
@@ -100,6 +102,7 @@ class Kernels:
         except BuildError as error:
             self._stay(str(error))
         self._build = None
+        self.generation += 1
         return True
 
     @property
@@ -160,7 +163,7 @@ class Kernels:
 OPS = tuple(
     item.name
     for item in fields(Kernels)
-    if item.name not in ("choices", "graphs", "qk_rotary") and not item.name.startswith("_")
+    if item.name not in ("choices", "graphs", "generation", "qk_rotary") and not item.name.startswith("_")
 )
 
 

@@ -34,7 +34,7 @@ class Control(NamedTuple):
 
 ENGINE, KERNELS = "engine/plait_engine", "kernels/plait_kernels"
 ORACLE, SAMPLING, REMOTE, MEMORY = "test_oracle.py", "test_sampling.py", "test_remote.py", "test_memory_plan.py"
-FORWARD = "test_fast_forward.py"
+FORWARD, GRAPHS = "test_fast_forward.py", "runner/test_graphs.py"
 SCHEDULER, FAIRNESS, ABORTS = "scheduler/test_scheduler.py", "scheduler/test_fairness.py", "scheduler/test_aborts.py"
 PREEMPTION, RANDOM = "scheduler/test_preemption.py", "scheduler/test_random_loads.py"
 
@@ -74,6 +74,27 @@ CONTROLS = (
         f"{ENGINE}/runner/runner.py",
         "if self._residents.get(sequence.row) != resident:",
         "if sequence.row not in self._residents:",
+    ),
+    Control(
+        "a step is replayed only by the kernels that it was recorded with",
+        f"{GRAPHS}::dropped_once_something and upgrade",
+        f"{ENGINE}/runner/graphs.py",
+        "self.kernels, self.kernels.generation)",
+        "self.kernels, 0)",
+    ),
+    Control(
+        "a step is replayed only on the memory that it was recorded with",
+        f"{GRAPHS}::dropped_once_something and move_states",
+        f"{ENGINE}/models/causal.py",
+        "        self.bound = layout_of(states)",
+        "        self.bound = ()",
+    ),
+    Control(
+        "a recorded step refuses tensors of other sizes",
+        f"{GRAPHS}::tensors_of_other_sizes",
+        f"{ENGINE}/runner/graphs.py",
+        "if place.shape != theirs.shape:",
+        "if False:",
     ),
     Control(
         "case 25, DISTINCT: a row samples from its own logits",

@@ -48,6 +48,15 @@ class LayerState:
         return table.of_layer(self.index)
 
 
+StateLayout = tuple[tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+"""Address, shape, strides and type of each tensor that layers keep state in."""
+
+
+def layout_of(states: tuple[tuple[LayerState, ...], ...]) -> StateLayout:
+    views = (view for of_layer in states for state in of_layer for view in state.views.values())
+    return tuple((view.data_ptr(), tuple(view.shape), view.stride(), view.dtype) for view in views)
+
+
 def bind_states(plan: ModelPlan, arena: Arena) -> tuple[tuple[LayerState, ...], ...]:
     """For each layer its states, in the order of its specs."""
 
@@ -74,6 +83,8 @@ class Model(nn.Module, ABC):
     vocab_size: int
     max_positions: int
     """Tokens that a sequence can have at most."""
+    bound: StateLayout = ()
+    """What ``bind`` has given to the layers."""
 
     @classmethod
     @abstractmethod

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from plait_engine.layer_plan import LayerPlan, ModelPlan
-from plait_engine.models.base import Build, LayerState, Model
+from plait_engine.models.base import Build, LayerState, Model, layout_of
 from plait_engine.models.config import ConfigError
 from plait_engine.models.layers.linear import Linear, stacked
 from plait_engine.models.layers.rotary import RotaryTable
@@ -120,6 +120,7 @@ class CausalModel(Model):
         for layer, of_layer in zip(self.layers, states, strict=True):
             assert isinstance(layer, Layer)
             layer.bind(of_layer)
+        self.bound = layout_of(states)
 
     def logits(self, hidden: Tensor) -> Tensor:
         head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight

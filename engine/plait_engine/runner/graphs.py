@@ -1,10 +1,12 @@
 """Steps that are recorded once for a shape and replayed: no Python between their kernels.
 
 Recordings read one set of tensors, the desk, into which replaying copies a batch. Their results are valid until the
-next replay. Recording runs the step on padding rows only, so that nobody's state moves.
+next replay. Recording runs the step on padding rows only, so that nobody's state moves. What a recording was made with
+is compared before each replay (``layout.py``).
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from plait_engine.models.base import Model
 from plait_engine.runner.batch import SlotTable, StepBatch
+from plait_engine.runner.layout import Layout, shape_in
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.shape import CHUNKS, PIECES, Shape, ladder, shape_of, shapes_with_pieces, up
 from plait_engine.scheduler.step_plan import StepPlan
@@ -22,6 +25,7 @@ from plait_kernels.select import Kernels
 from plait_kernels.storage import Pages
 from plait_kernels.tables import Key, keys, lay, refill
 
+log = logging.getLogger("plait.graphs")
 Padding = Callable[[Shape], StepBatch]
 """A step of the given shape that is padding and nothing else."""
 PIECE_TOKENS = 2048
@@ -62,6 +66,11 @@ class Desk:
             else:
                 layers = len(given.rows)
                 self._groups.append(SlotTable(ids(layers, rows, dtype=int32), ids(layers, CHUNKS, dtype=int32)))
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        tensors = [self._ids, self._positions, self._sequence_of, self._starts, self._lengths]
+        return tuple(tensor.data_ptr() for tensor in (*tensors, *_inputs_of(self._groups)))
 
     def batch(self, shape: Shape, like: StepBatch) -> StepBatch:
         """What a step of ``shape`` reads. ``like``, of that shape, says what is the same in all of them."""
@@ -119,11 +128,15 @@ class StepGraphs:
 
     def hidden(self, batch: StepBatch, shape: Shape, padding: Padding) -> Tensor | None:
         """Hidden states of a batch that was padded to ``shape``, ``[tokens, hidden]``; None where it must run as it
-        is."""
+        is: because it cannot be recorded, or because what its recording was made with is not there any more."""
         if not self.prepare(shape, padding):
             return None
         recorded = self._recorded[shape]
         assert recorded is not None
+        if recorded.layout != self._layout(shape_in(batch.segments)):
+            log.warning("recorded steps were made with other kernels, memory or shapes, and are dropped")
+            self.forget()
+            return None
         recorded.lay(batch)
         recorded.recording.run()
         return recorded.recording.result
@@ -141,11 +154,16 @@ class StepGraphs:
         except NotReplayableError:
             return None
         self._ran[shape.tokens] = keys(batch.segments)
-        return _Recorded(batch, recording)
+        return _Recorded(self._layout(shape), batch, recording)
+
+    def _layout(self, shape: Shape) -> Layout:
+        assert self._desk is not None
+        return Layout(shape, self._desk.addresses, self.model.bound, self.kernels, self.kernels.generation)
 
 
 @dataclass(frozen=True)
 class _Recorded:
+    layout: Layout
     batch: StepBatch
     recording: Recording[Tensor]
 
@@ -156,12 +174,14 @@ class _Recorded:
 
 
 def _lay(desk: StepBatch, batch: StepBatch) -> None:
-    """Copy a step's inputs to where its recording reads them. A page table may have fewer columns."""
+    """Copy a step's inputs to where its recording reads them. A page table may have fewer columns; all else must have
+    the sizes that were recorded, or is refused with a ``ValueError``."""
+    narrow = {id(group.table) for group in desk.groups if isinstance(group, Pages)}
     for ours, theirs in zip(_inputs(desk), _inputs(batch), strict=True):
-        if ours.dim() == 1:
-            ours.copy_(theirs)
-        else:
-            ours[:, : theirs.shape[1]].copy_(theirs)
+        place = ours[:, : theirs.shape[1]] if id(ours) in narrow else ours
+        if place.shape != theirs.shape:
+            raise ValueError(f"a recorded step has {tuple(ours.shape)} where the step has {tuple(theirs.shape)}")
+        place.copy_(theirs)
 
 
 def _first(group: Pages | SlotTable, rows: int, tokens: int, emitting: bool) -> Pages | SlotTable:
@@ -174,7 +194,12 @@ def _inputs(batch: StepBatch) -> list[Tensor]:
     """What differs from step to step."""
     segments = batch.segments
     tensors = [batch.token_ids, segments.starts, segments.lengths, segments.positions, segments.sequence_of]
-    for group in batch.groups:
+    return tensors + _inputs_of(batch.groups)
+
+
+def _inputs_of(groups: Iterable[Pages | SlotTable]) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    for group in groups:
         if isinstance(group, Pages):
             tensors += [group.table, group.write_pages, group.write_offsets]
         else:

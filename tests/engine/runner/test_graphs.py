@@ -1,12 +1,18 @@
 """Recorded decode steps give what the step itself gives, and nothing is recorded that could give anything else."""
 
-from collections.abc import Iterator
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 import torch
 
 from plait_engine.engine import Engine
+from plait_engine.models.base import bind_states
+from plait_engine.runner.batch import SlotTable
 from plait_engine.runner.shape import Shape, ladder
+from plait_engine.state.arena import Arena
 from plait_kernels.select import Kernels, select
 from tests.engine.tiny import CPU, KINDS, Load, ask, prompt_of, run, seeded, tiny_engine
 
@@ -87,6 +93,76 @@ def test_without_compiled_kernels_nothing_is_recorded() -> None:
     engine = tiny_engine("granite", padding=1)
     run(engine, ask("a", prompt_of(5), seeded(5)))
     assert set(engine.runner.graphs._recorded.values()) == {None}
+
+
+def upgrade(engine: Engine) -> None:
+    """As ``Kernels.upgrade`` does, and nobody says so."""
+    engine.runner.graphs.kernels.generation += 1
+
+
+def replace_kernels(engine: Engine) -> None:
+    engine.runner.graphs.kernels = Kernels()
+
+
+def move_states(engine: Engine) -> None:
+    model, arena = engine.runner.model, engine.ledger.arena
+    model.bind(bind_states(model.plan, Arena(arena.n_bytes, CPU)))
+
+
+def move_desk(engine: Engine) -> None:
+    desk = engine.runner.graphs._desk
+    assert desk is not None
+    desk._lengths = desk._lengths.clone()
+
+
+@pytest.mark.parametrize("change", [upgrade, replace_kernels, move_states, move_desk])
+@torch.inference_mode()
+def test_a_recording_is_dropped_once_something_it_was_made_with_is_another(
+    change: Callable[[Engine], None], compiled: Kernels, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_with(copy.copy(compiled), "braid", recorded=True)
+    graphs, padding = engine.runner.graphs, engine.runner.builder.only_padding
+    assert graphs.prepare(Shape(1), padding)
+    for _ in range(2):
+        assert graphs.hidden(padding(Shape(2)), Shape(2), padding) is not None
+    assert not caplog.records
+    before = engine.ledger.arena.bytes.clone()
+    change(engine)
+    assert graphs.hidden(padding(Shape(2)), Shape(2), padding) is None
+    assert "dropped" in caplog.text
+    assert torch.equal(engine.ledger.arena.bytes, before)
+    assert not graphs._recorded
+
+
+def test_a_dropped_recording_is_made_again(compiled: Kernels) -> None:
+    engine, plain = (engine_with(copy.copy(compiled), "braid", recorded=recorded) for recorded in (True, False))
+    requests = [ask(str(n), prompt_of(n), seeded(9, seed=n)) for n in (2, 9, 17)]
+    run(engine, *requests)
+    old = dict(engine.runner.graphs._recorded)
+    upgrade(engine)
+    answers = [
+        run(either, *(msgspec.structs.replace(request, id=f"again {request.id}") for request in requests))
+        for either in (engine, plain)
+    ]
+    for key, answer in answers[0].items():
+        assert torch.equal(answer.logprobs, answers[1][key].logprobs)
+    fresh = engine.runner.graphs._recorded
+    assert fresh
+    assert all(recording is not old.get(shape) for shape, recording in fresh.items())
+
+
+@torch.inference_mode()
+def test_tensors_of_other_sizes_are_refused_rather_than_spread_over_the_recorded_ones(compiled: Kernels) -> None:
+    engine = engine_with(compiled, "braid", recorded=True)
+    graphs, padding = engine.runner.graphs, engine.runner.builder.only_padding
+    assert graphs.prepare(Shape(2), padding)
+    recorded, whole = graphs._recorded[Shape(2)], padding(Shape(2))
+    assert recorded is not None
+    recorded.lay(whole)
+    short_slots = tuple(SlotTable(g.rows[:, :1]) if isinstance(g, SlotTable) else g for g in whole.groups)
+    for wrong in ({"token_ids": whole.token_ids[:1]}, {"groups": short_slots}):
+        with pytest.raises(ValueError, match="a recorded step has"):
+            recorded.lay(dataclasses.replace(whole, **wrong))  # type: ignore[arg-type]
 
 
 def test_the_ladder_has_few_steps_and_wastes_little() -> None:
