@@ -1,6 +1,7 @@
 """Calls of tools in replies: what each format says, and the same however the text is cut."""
 
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -163,6 +164,16 @@ def test_without_parallel_calls_the_first_counts(pieces: int) -> None:
     size = -(-len(text) // pieces)
     cut = [text[start : start + size] for start in range(0, len(text), size)]
     assert said("hermes", cut, parallel=False) == ("ab", [ROME])
+
+
+def test_a_name_that_does_not_end_costs_no_more_with_every_piece() -> None:
+    for name, begin in (("hermes", '<tool_call>{"name": "'), ("qwen_xml", "<tool_call>" + " " * 9)):
+        reader = CallReader(FORMATS[name](), TOOLS)
+        started = time.process_time()
+        for _ in range(8_000):
+            assert reader.push(begin) == []
+            begin = "x" * 8
+        assert time.process_time() - started < 1
 
 
 def test_deep_and_long_blocks_are_content_soon() -> None:

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 from plait_server.reply.arguments import Arguments
 from plait_server.reply.events import Call
 
+MAX_HEAD_CHARS = 1_000
+"""Of a block, in which a call's name must have come: it is looked for with each piece."""
 Mark = Callable[[str], str]
 """A mark as a grammar names it: some are tokens of their own."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from plait_server.reply.arguments import JsonArguments
 from plait_server.reply.events import Call
-from plait_server.reply.formats.base import Begun, Mark, ToolFormat, Tools, Unfinished
+from plait_server.reply.formats.base import MAX_HEAD_CHARS, Begun, Mark, ToolFormat, Tools, Unfinished
 from plait_server.reply.formats.lark import json_rule, object_schema, one_of, quoted
 
 HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
@@ -72,7 +72,7 @@ class Hermes(ToolFormat):
     closer = "</tool_call>"
 
     def begun(self, block: str, tools: Tools) -> Begun | None:  # noqa: ARG002
-        if (head := HEAD.match(block)) is None or not isinstance(name := read_string(head[1]), str):
+        if (head := HEAD.match(block, 0, MAX_HEAD_CHARS)) is None or not isinstance(name := read_string(head[1]), str):
             return None
         return Begun(name, JsonArguments(), block[head.end() :])
 

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from plait_server.reply.events import Call
-from plait_server.reply.formats.base import Begun, Mark, Tool, ToolFormat, Tools
+from plait_server.reply.formats.base import MAX_HEAD_CHARS, Begun, Mark, Tool, ToolFormat, Tools
 from plait_server.reply.formats.lark import ANYTHING, json_rule, one_of, quoted, slashed, text_until
 from plait_server.reply.formats.tagged import TaggedArguments, is_text
 
@@ -17,7 +17,7 @@ class QwenXml(ToolFormat):
     closer = "</tool_call>"
 
     def begun(self, block: str, tools: Tools) -> Begun | None:
-        if (head := HEAD.match(block)) is None:
+        if (head := HEAD.match(block, 0, MAX_HEAD_CHARS)) is None:
             return None
         return Begun(head[1], TaggedArguments(tools.get(head[1], Tool(head[1]))), block[head.end() :])
 
