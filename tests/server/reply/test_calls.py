@@ -167,13 +167,13 @@ def test_without_parallel_calls_the_first_counts(pieces: int) -> None:
 
 
 def test_a_name_that_does_not_end_costs_no_more_with_every_piece() -> None:
-    for name, begin in (("hermes", '<tool_call>{"name": "'), ("qwen_xml", "<tool_call>" + " " * 9)):
+    for name, begin in (("hermes", '<tool_call>{"name": "'), ("qwen_xml", "<tool_call><function=")):
         reader = CallReader(FORMATS[name](), TOOLS)
         started = time.process_time()
         for _ in range(8_000):
             assert reader.push(begin) == []
             begin = "x" * 8
-        assert time.process_time() - started < 1
+        assert time.process_time() - started < 4
 
 
 def test_deep_and_long_blocks_are_content_soon() -> None:
