@@ -519,7 +519,7 @@ CONTROLS = (
         "shutdown leaves no child",
         f"{REMOTE}::during_start_up",
         f"{ENGINE}/remote.py",
-        "                process.kill()  # It does not listen before it is ready.",
+        "                child.kill()  # It does not listen before it is ready.",
         "                return",
     ),
     Control(
