@@ -65,7 +65,9 @@ def _plans(rows: PaddingRows, limits: SchedulerLimits) -> Iterator[StepPlan]:
         for tokens in sorted(set(sizes), reverse=True):
             yield _plan(rows.row(tokens, emits=emits))
             yield _plan(rows.row(tokens, emits=emits, start=longest - tokens))
-    for sequences, tokens in SIDE_BY_SIDE:
+    # Forced tokens make pieces of decodes: as many as sequences, which may be more tiles than long prompts have.
+    crowd = (min(limits.max_seqs, budget // 2), 2)
+    for sequences, tokens in (*SIDE_BY_SIDE, crowd):
         sequences = min(sequences, limits.max_seqs)
         tokens = min(tokens, longest, budget // sequences)
         for emits in (False, True):

@@ -1,5 +1,6 @@
 """Which kernels random loads ask a compiler for that a rehearsal did not: ``python -m tests.engine.runner.asked_kernels
-MODEL PIECE_TOKENS SEED`` prints them, one a line, and how many the rehearsal asked for; ``unrehearsed`` leaves it out.
+MODEL PIECE_TOKENS SEED`` prints them, one a line, and how many the rehearsal asked for; ``unrehearsed`` leaves it out;
+with ``hopper`` the model has heads and pages that Hopper's own attention takes.
 
 Nothing is compiled and nothing launched: launches only note what Triton would tell apart, for an H200, and every op
 gives zeros. Each key of a table of configurations has a configuration of its own here, as a table might have it. A
@@ -28,15 +29,19 @@ from plait_engine.runner.rehearsal import rehearse
 from plait_engine.runner.warm_up import copies
 from plait_engine.state.poison import Poison
 from plait_kernels import triton_math, tuning
+from plait_kernels.paged_attention import hopper
 from plait_kernels.qk_rotary.triton import qk_rotary
 from plait_kernels.select import Kernels
 from plait_kernels.triton_ops import IMPLEMENTATIONS
+from tests.engine import tiny
 from tests.engine.rig import Again, Rig
 from tests.engine.tiny import CPU, VOCAB, tiny_engine
 
 TURNS = 120
 LONGEST, BUDGET = 1500, 1100
 BEGINNINGS = (5, 40, 300, 900)
+HOPPER = {"num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 64}
+"""Small enough that some steps have tiles for Hopper's attention, and some have not."""
 
 
 class Asked:
@@ -61,13 +66,15 @@ class Asked:
 class Zeros(Rig):
     @property
     def kernels(self) -> Kernels:
-        return _zeros()
+        return _zeros(self.implementation)
 
 
 @cache
-def _zeros() -> Kernels:
-    ops = {name: _zero(op) for name, op in {**IMPLEMENTATIONS, "qk_rotary": qk_rotary}.items()}
-    return Again(**ops)
+def _zeros(implementation: str) -> Kernels:
+    ops = {**IMPLEMENTATIONS, "qk_rotary": qk_rotary}
+    if implementation == "hopper":
+        ops["paged_attention"] = hopper.paged_attention
+    return Again(**{name: _zero(op) for name, op in ops.items()})
 
 
 def _zero(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,11 +144,14 @@ def sampling(rng: random.Random) -> SamplingParams:
     )
 
 
-def main(name: str, piece_tokens: int, seed: int, rehearsed: bool) -> None:
+def main(name: str, piece_tokens: int, seed: int, *words: str) -> None:
     logging.disable()  # zeros are no logits to audit
     asked = Asked()
     asked.install()
     a_configuration_for_each_key()
+    if "hopper" in words:
+        tiny.PAGE = hopper.PAGE
+        tiny.CONFIGS[name] |= HOPPER
     rng = random.Random(seed)
     engine = tiny_engine(
         name,
@@ -153,11 +163,15 @@ def main(name: str, piece_tokens: int, seed: int, rehearsed: bool) -> None:
         reuse=True,
         interval=rng.choice((16, 64, 256)),
         audit_rate=0.2,
-        rig=Zeros(piece_tokens=piece_tokens, dtype=torch.bfloat16),
+        rig=Zeros(
+            implementation="hopper" if "hopper" in words else "triton",
+            dtype=torch.bfloat16,
+            piece_tokens=piece_tokens,
+        ),
         slabs=4000,
         poison=Poison.OFF,
     )
-    if rehearsed:
+    if "unrehearsed" not in words:
         rehearse(engine.runner, PaddingRows(engine.runner, engine.ledger.reserved), engine.scheduler.limits)
     copies(engine.runner, engine.ledger.reserved)
     known = set(asked.seen)
@@ -167,4 +181,4 @@ def main(name: str, piece_tokens: int, seed: int, rehearsed: bool) -> None:
 
 if __name__ == "__main__":
     assert not triton.knobs.runtime.interpret
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), "unrehearsed" not in sys.argv[4:])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
