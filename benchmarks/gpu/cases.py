@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.gpu.world import Part, World
 from plait_kernels.causal_conv import reference as conv_reference
+from plait_kernels.checksum_units import reference as checksum_reference
 from plait_kernels.copy_units import reference as copy_reference
 from plait_kernels.gated_activation import reference as activation_reference
 from plait_kernels.gated_delta_rule import reference as gdn_reference
@@ -333,6 +334,20 @@ def copies(units: int, n_bytes: int) -> Case:
     return Case(
         "copy_units", "all", label, 2 * units * n_bytes, 0, make, copy_reference.copy_units, ("copy_units",), 0.0
     )
+
+
+def checksums(units: int, n_bytes: int) -> Case:
+    def make(world: World) -> Call:
+        granules = -(-n_bytes // 256)
+        arena = torch.empty(units * granules * 256, dtype=torch.uint8, device=world.device)
+        if world.fill:
+            arena.random_()
+        order = (torch.randperm(units, generator=torch.Generator().manual_seed(0)) * granules).int()
+        return Call((arena, order.to(world.device), n_bytes), {})
+
+    label = f"{units} of {n_bytes // 1024} KiB"
+    truth = checksum_reference.checksum_units
+    return Case("checksum_units", "all", label, units * n_bytes, 0, make, truth, (), 0.0)
 
 
 M1_ATTENTION, M2_ATTENTION = Attention(16, 4, 256), Attention(32, 8, 64)

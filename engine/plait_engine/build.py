@@ -123,7 +123,7 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases
     arena = Arena(memory.arena_bytes, plan.device)
     ledger = Ledger(arena, memory.groups, config.poison)
     plan.model.bind(bind_states(plan.model.plan, arena))
-    copier = UnitCopier(arena, memory.groups, plan.kernels.copy_units)
+    copier = UnitCopier(arena, memory.groups, plan.kernels.copy_units, plan.kernels.checksum_units)
     placement = Placement.for_groups(memory.groups)
     if config.checkpoint_interval is not None:
         placement = Placement(config.checkpoint_interval)

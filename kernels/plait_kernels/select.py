@@ -10,6 +10,8 @@ import torch
 
 from plait_kernels.causal_conv import CausalConv
 from plait_kernels.causal_conv.reference import causal_conv
+from plait_kernels.checksum_units import ChecksumUnits
+from plait_kernels.checksum_units.reference import checksum_units
 from plait_kernels.copy_units import CopyUnits
 from plait_kernels.copy_units.reference import copy_units
 from plait_kernels.cpu.build import Build, BuildError, Target, target
@@ -74,6 +76,7 @@ class Kernels:
     penalise: Penalise = penalise
     logprobs: ComputeLogprobs = logprobs
     copy_units: CopyUnits = copy_units
+    checksum_units: ChecksumUnits = checksum_units
     qk_rotary: QkRotary | None = None
     """Norms and rotary of queries and keys in one launch, where launches are dear; None: op by op."""
     choices: dict[str, Choice] = field(default_factory=dict)

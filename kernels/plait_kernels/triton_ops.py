@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plait_kernels.causal_conv.triton import causal_conv
+from plait_kernels.checksum_units.triton import checksum_units
 from plait_kernels.copy_units.triton import copy_units
 from plait_kernels.gated_activation.triton import gated_activation
 from plait_kernels.gated_delta_rule.triton import gated_delta_rule
@@ -34,6 +35,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     "penalise": penalise,
     "logprobs": logprobs,
     "copy_units": copy_units,
+    "checksum_units": checksum_units,
 }
 """The ops of ``Kernels``."""
 

@@ -192,7 +192,7 @@ def tiny_engine(
     ledger = SmallSlabs(arena, groups, poison, unit)
     model.bind(bind_states(model.plan, arena))
     tables = RowTables(groups, ledger.reserved, max_seqs, max_model_len)
-    copier = UnitCopier(arena, groups, kernels.copy_units)
+    copier = UnitCopier(arena, groups, kernels.copy_units, kernels.checksum_units)
     runner = ModelRunner(
         model,
         kernels,

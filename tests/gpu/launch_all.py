@@ -141,6 +141,7 @@ LAUNCHES: dict[str, Callable[[World], None]] = {
     "sample": run(samplings()),
     "penalise": penalise,
     "logprobs": run([cases.scores("small", 5, 5003)]),
+    "checksum_units": run([cases.checksums(3, 776 * 4), cases.checksums(1, 64 << 10)]),
     "copy_units": run([cases.copies(3, 776 * 4), cases.copies(1, 64 << 10)]),
     "qk_rotary": run(cases.heads("small", rows, Attention(4, 2, 32), 16) for rows in (1, 17)),
     "gdn_step": run(Delta(1, 2, 32).step("step", DECODES, state) for state in (FP32, BF16)),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.triton_world import MARKS, on_device  # isort: skip  (before anything imports triton)
+from plait_kernels.checksum_units import reference as checksum_reference
 from plait_kernels.copy_units import reference as copy_reference
 from plait_kernels.gdn_step import reference as gdn_reference
 from plait_kernels.mamba2_step import reference as mamba2_reference
@@ -119,6 +120,15 @@ def test_qk_rotary_is_its_two_ops(dtype: torch.dtype, normed: bool, rotated: boo
     truth = qk_reference.qk_rotary(q, k, *weights, 1e-6, positions, table, offset=1.0)
     for one, two in zip(seen, truth, strict=True):
         assert float((one.double() - two.double()).abs().max()) <= TOLERANCE[dtype] * 4
+
+
+@pytest.mark.parametrize("n_bytes", [8, 256, 776, 70_000])
+def test_a_checksum_is_that_of_the_reference(n_bytes: int) -> None:
+    memory = Memory(12 * (n_bytes + 512), NAN)
+    units = torch.tensor(memory.units(5, n_bytes), dtype=torch.int32)
+    memory.bytes[:] = torch.randint(0, 256, memory.bytes.shape, generator=seeded(0)).byte()
+    seen = STEPS["checksum_units"](memory.bytes, units, n_bytes)
+    assert int(seen) == int(checksum_reference.checksum_units(memory.bytes, units, n_bytes))
 
 
 @pytest.mark.parametrize("n_bytes", [256, 776, 20480])
