@@ -65,10 +65,10 @@ FORMS = {
     "old 64/4 32/4": old(64, 4, 32, 4),
     "turned 64/4/168 64/3": turned(64, 4, 168, 64, 3),
     "turned 64/4/255 64/2": turned(64, 4, 255, 64, 2),
-    "turned 64/4/128 128/3": turned(64, 4, 128, 128, 3),
+    "turned 64/4/168 128/3": turned(64, 4, 168, 128, 3),
     "turned 64/8/128 128/2": turned(64, 8, 128, 128, 2),
-    "turned 32/4/168 64/3": turned(32, 4, 168, 64, 3),
-    "turned 32/4/128 64/2": turned(32, 4, 128, 64, 2),
+    "turned 32/4/128 64/3": turned(32, 4, 128, 64, 3),
+    "turned 32/4/96 64/4": turned(32, 4, 96, 64, 4),
     "turned 32/2/255 128/3": turned(32, 2, 255, 128, 3),
 }
 """By block/warps/registers of solving and values/warps or stages of the scan."""
@@ -220,7 +220,10 @@ def checked(names: list[str], seconds: float) -> list[str]:
 
 
 def compiled(names: list[str]) -> Iterator[str]:
-    """What went wrong while each form was compiled for a GPU that need not be there; prints what became of it."""
+    """What went wrong while each form was compiled for a GPU that need not be there; prints what became of it.
+
+    More than 30 ``WARPGROUP`` say that ptxas lets products wait for one another.
+    """
     call = SHAPE.rule("", 0, LOADS["1x8192"], torch.float32).make(World(torch.device("cpu"), fill=False))
     for name in names:
         with compile_only(90) as found, using(FORMS[name]):
@@ -228,7 +231,7 @@ def compiled(names: list[str]) -> Iterator[str]:
         yield from (f"{name}: {failure}" for failure in found.failures)
         for kernel in found.kernels:
             code = instructions(kernel["cubin"])
-            counts = " ".join(f"{word} {code[word]}" for word in ("HGMMA", "HMMA", "BAR", "LDG", "LDGSTS", "STL"))
+            counts = " ".join(f"{word} {code[word]}" for word in ("HGMMA", "WARPGROUP", "HMMA", "BAR", "STL"))
             print(f"{name:24} {kernel['name']:10} shared {kernel['shared']} {counts}", flush=True)
 
 

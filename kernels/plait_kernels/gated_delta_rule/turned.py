@@ -22,13 +22,13 @@ BLOCK = Tunable("gdn_turned_block", {"BLOCK": 64}, ({"BLOCK": 32}, {"BLOCK": 64}
 SOLVE = Tunable(
     "gdn_turned_solve",
     {"num_warps": 4, "num_stages": 2},
-    tuple({"num_warps": 4, "maxnreg": r, "num_stages": 2} for r in (128, 168, 255)),
+    tuple({"num_warps": w, "maxnreg": r, "num_stages": 2} for w, r in ((4, 128), (4, 168), (4, 255), (8, 128))),
 )
 # One stage is no choice for loops around products: with it Triton 3.6 reads beyond its shared memory on an H200.
 SCAN = Tunable(
     "gdn_turned_scan",
     {"V": 64, "num_warps": 4, "num_stages": 3},
-    tuple({"V": v, "num_warps": v // 16, "num_stages": s} for v in (64, 128) for s in (2, 3)),
+    tuple({"V": v, "num_warps": v // 16, "num_stages": s} for v in (64, 128) for s in (2, 3, 4)),
 )
 
 

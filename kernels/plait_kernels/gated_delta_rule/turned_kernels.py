@@ -11,8 +11,9 @@ import triton.language as tl
 
 from plait_kernels.triton_math import (
     INTERPRETED,
+    LOG2_E,
+    MINUS_INFINITY,
     SMALLEST_LOG_DECAY,
-    decay_between,
     dot,
     running_log,
     sigmoid,
@@ -52,8 +53,17 @@ def _inverse(system, BLOCK: tl.constexpr, HALVED: tl.constexpr, PRECISION: tl.co
             below = (i // (2 << level) == j // (2 << level)) & ((i >> level) > (j >> level))
             rounded = inverse.to(kind)
             part = dot(tl.where(below, system, tl.zeros_like(system)), rounded, PRECISION)
+            # Negated here and not before: with `rounded` itself on the left ptxas runs products one by one.
             inverse = _onto(inverse, -rounded, part.to(kind), PRECISION)
     return inverse
+
+
+@triton.jit
+def _exp2(x):
+    """2^x; 0 where that is less than 2^-126, for which ``tl.exp2`` takes three instructions more."""
+    if INTERPRETED:
+        return tl.exp2(x)
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -119,23 +129,24 @@ def _gdn_turned_solve(
     of_values = v + start * v_token + head * v_head
     value = tl.load(of_values + (row * v_token)[:, None] + j[None, :], mask=with_values, other=0.0)
 
-    log_decay = tl.where(live, tl.maximum(rate * softplus(raw + bias), SMALLEST_LOG_DECAY), 0.0)
-    high, low, total_high, total_low = running_log(log_decay)
+    log_decay = tl.where(live, tl.maximum(rate * softplus(raw + bias), SMALLEST_LOG_DECAY) * LOG2_E, 0.0)
+    high, low, total_high, total_low = running_log(log_decay)  # to base 2
     beta = sigmoid(beta)
-    before = tl.exp(high + low)
+    before = _exp2(high + low)
     system = dot(key, tl.trans(key), PRECISION)
     inner = dot(query, tl.trans(key), PRECISION)
     diagonal = row[:, None] == row[None, :]
     of_key = _inverse_lengths(system, diagonal)
     of_query = _inverse_lengths(dot(query, tl.trans(query), PRECISION), diagonal) * query_scale
     own = tl.program_id(0).to(tl.int64) * heads + head
-    behind = tl.exp((total_high - high) + (total_low - low)) * of_key
+    behind = _exp2((total_high - high) + (total_low - low)) * of_key
     tl.store(scales + own * 2 * BLOCK + row * 2, tl.where(live, before * of_query, 0.0))
     tl.store(scales + own * 2 * BLOCK + row * 2 + 1, tl.where(live, behind, 0.0))
-    tl.store(wholes + own, tl.exp(total_high + total_low))
+    tl.store(wholes + own, _exp2(total_high + total_low))
 
     kind: tl.constexpr = erased.dtype.element_ty
-    decay = decay_between(high, low, BLOCK) * of_key[None, :]
+    span = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
+    decay = _exp2(tl.where(row[:, None] >= row[None, :], span, MINUS_INFINITY)) * of_key[None, :]
     square = row[:, None] * BLOCK + row[None, :]
     tl.store(scores + own * BLOCK * BLOCK + square, (inner * decay * of_query[:, None]).to(kind))
     system = tl.where(row[:, None] > row[None, :], system * decay * (beta * of_key)[:, None], 0.0)
