@@ -177,11 +177,18 @@ def _lay(desk: StepBatch, batch: StepBatch) -> None:
     """Copy a step's inputs to where its recording reads them. A page table may have fewer columns; all else must have
     the sizes that were recorded, or is refused with a ``ValueError``."""
     narrow = {id(group.table) for group in desk.groups if isinstance(group, Pages)}
+    together: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for ours, theirs in zip(_inputs(desk), _inputs(batch), strict=True):
         place = ours[:, : theirs.shape[1]] if id(ours) in narrow else ours
         if place.shape != theirs.shape:
             raise ValueError(f"a recorded step has {tuple(ours.shape)} where the step has {tuple(theirs.shape)}")
-        place.copy_(theirs)
+        if place.dim() == 1:
+            together.setdefault(place.dtype, []).append((place, theirs))
+        else:
+            place.copy_(theirs)
+    for pairs in together.values():  # one kernel for all of them: each by itself costs as much
+        places, values = zip(*pairs, strict=True)
+        torch._foreach_copy_(places, values)
 
 
 def _first(group: Pages | SlotTable, rows: int, tokens: int, emitting: bool) -> Pages | SlotTable:
