@@ -9,7 +9,7 @@ from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (be
 from plait_kernels import tuning
 from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
-from plait_kernels.ssd import triton as ssd_triton
+from plait_kernels.ssd import triton_scan
 from tests.kernels import test_scans
 from tests.kernels.scans import Conv, Delta, Scan, Ssd
 from tests.kernels.test_scans import Stage
@@ -109,9 +109,9 @@ def test_views_into_a_projection_are_taken_as_they_are(kernels: Kernels) -> None
 def test_cut_rows_give_what_whole_ones_give(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long sequences are scanned in pieces side by side, from states that a pass between them finds."""
     cuts: list[int | None] = []
-    monkeypatch.setattr(ssd_triton, "_cut", lambda *_: cuts.append(32) or 32)
+    monkeypatch.setattr(triton_scan, "_cut", lambda *_: cuts.append(32) or 32)
     scan = SCANS["ssd"]
-    with ssd_triton.SCAN.use({"BLOCK": 16}):
+    with triton_scan.SCAN.use({"BLOCK": 16}):
         stage = Stage(scan, [Piece(5, 1)], [Piece(9, 70, cuts=(3, 41), emits=(0, 1)), Piece(0, 17)])
         stage.check(kernels, stage.inputs())
     assert cuts
