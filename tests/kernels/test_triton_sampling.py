@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
-from plait_kernels.sampling import SamplingTensors, reference
-from plait_kernels.sampling import triton as sampling
+from plait_kernels.sampling import SamplingTensors, reference, triton_rows
 from plait_kernels.select import Kernels
 from tests.kernels.scans import normal, seeded
 from tests.kernels.test_sampling import (  # noqa: F401  (collected here)
@@ -37,8 +36,8 @@ def kernels() -> Kernels:
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of some hundred tokens have several parts and blocks."""
-    monkeypatch.setattr(sampling, "PART", 64)
-    monkeypatch.setattr(sampling, "BLOCK", 32)
+    monkeypatch.setattr(triton_rows, "PART", 64)
+    monkeypatch.setattr(triton_rows, "BLOCK", 32)
 
 
 def rows_of(limits: list[tuple[float, int, float, float]], uniform: list[float]) -> SamplingTensors:
