@@ -56,6 +56,17 @@ def test_add_rms_norm_equals_its_two_halves(kernels: Kernels, dtype: torch.dtype
     assert torch.equal(normed, kernels.rms_norm(summed, weight, 1e-6))
 
 
+@pytest.mark.parametrize("n", [48, 33])
+def test_a_norm_before_the_sum_equals_that_norm_by_itself(kernels: Kernels, dtype: torch.dtype, n: int) -> None:
+    x, residual = (normal(seeded(i), 5, n).to(dtype) for i in range(2))
+    weight, first = (normal(seeded(i), n).to(dtype) for i in range(2, 4))
+    joined = kernels.add_rms_norm(x, residual, weight, 1e-6, offset=1.0, first=first)
+    before = kernels.rms_norm(x, first, 1e-6, offset=1.0)
+    apart = kernels.add_rms_norm(before, residual, weight, 1e-6, offset=1.0)
+    assert all(torch.equal(one, other) for one, other in zip(joined, apart, strict=True))
+    close(before, true_norm(x, first, 1.0), dtype)
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize(("n", "width", "groups"), [(48, 48, 1), (48, 16, 1), (48, 48, 3), (640, 640, 1)])
 def test_gated_rms_norm_normalises_groups(

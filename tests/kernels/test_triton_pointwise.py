@@ -9,6 +9,7 @@ from plait_kernels.linear.triton import LINEAR
 from plait_kernels.select import Kernels
 from tests.kernels import test_pointwise
 from tests.kernels.test_pointwise import (  # noqa: F401  (collected here)
+    test_a_norm_before_the_sum_equals_that_norm_by_itself,
     test_add_rms_norm_equals_its_two_halves,
     test_experts_are_summed_with_their_weights,
     test_gated_activation_takes_halves_of_one_tensor,

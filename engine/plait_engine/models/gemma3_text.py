@@ -110,7 +110,7 @@ class NormedAttention(Attention):
 
 
 class GemmaLayer(Layer):
-    """``residual + norm(block(norm(residual)))``, twice."""
+    """``residual + norm(block(norm(residual)))``, twice. The last norm is left to the layer behind, which adds."""
 
     def __init__(self, config: Config, kind: str, build: Build) -> None:
         super().__init__()
@@ -127,12 +127,18 @@ class GemmaLayer(Layer):
         (self.self_attn.state,) = states
 
     def forward(
-        self, delta: Tensor | None, residual: Tensor, batch: StepBatch, rotary: RotaryTable | None
+        self,
+        delta: Tensor | None,
+        residual: Tensor,
+        batch: StepBatch,
+        rotary: RotaryTable | None,
+        last: RMSNorm | None = None,
     ) -> tuple[Tensor, Tensor]:
-        x, residual = self.input_layernorm.add(delta, residual)
-        x = self.post_attention_layernorm(self.self_attn(x, batch, rotary))
-        x, residual = self.pre_feedforward_layernorm.add(x, residual)
-        return self.post_feedforward_layernorm(self.mlp(x)), residual
+        """``last``: the last norm of the layer before, which its delta has yet to pass."""
+        x, residual = self.input_layernorm.add(delta, residual, first=last)
+        x = self.self_attn(x, batch, rotary)
+        x, residual = self.pre_feedforward_layernorm.add(x, residual, first=self.post_attention_layernorm)
+        return self.mlp(x), residual
 
 
 class Gemma3Text(CausalModel):
@@ -160,10 +166,12 @@ class Gemma3Text(CausalModel):
     def forward(self, batch: StepBatch) -> Tensor:
         residual = self.embed_tokens(batch.token_ids) * self.embedding_scale  # [tokens, hidden]
         delta: Tensor | None = None
+        last: RMSNorm | None = None
         for layer in self.layers:
             assert isinstance(layer, GemmaLayer)
-            delta, residual = layer(delta, residual, batch, self.rotary[layer.kind])
-        hidden, _ = self.norm.add(delta, residual)
+            delta, residual = layer(delta, residual, batch, self.rotary[layer.kind], last)
+            last = layer.post_feedforward_layernorm
+        hidden, _ = self.norm.add(delta, residual, first=last)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -19,11 +19,20 @@ class AddRmsNorm(Protocol):
     """``summed = residual + scale * x``, and ``rms_norm(summed)``: returns ``(normed, summed)``.
 
     ``x``, ``residual`` ``[..., n]``. ``summed`` has the residual's dtype and is what the norm sees, rounded, so that
-    the pair equals the two separate ops.
+    the pair equals the two separate ops. ``first`` ``[n]``, where given, is the weight of a norm of x before the sum,
+    with the same eps and offset, which equals that op too.
     """
 
     def __call__(
-        self, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, *, scale: float = 1.0, offset: float = 0.0
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        eps: float,
+        *,
+        scale: float = 1.0,
+        offset: float = 0.0,
+        first: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
 

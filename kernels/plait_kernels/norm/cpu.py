@@ -45,11 +45,20 @@ def cpu_rms_norm(library: Library) -> RmsNorm:
 
 
 def cpu_add_rms_norm(library: Library) -> AddRmsNorm:
-    call = library.op("add_rms_norm", "10q3d")
+    call, norm = library.op("add_rms_norm", "10q3d"), cpu_rms_norm(library)
 
     def add_rms_norm(
-        x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, *, scale: float = 1.0, offset: float = 0.0
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        eps: float,
+        *,
+        scale: float = 1.0,
+        offset: float = 0.0,
+        first: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        if first is not None:
+            x = norm(x, first, eps, offset=offset)
         if x.dim() != 2 or not _alike(x, residual, weight):
             return reference.add_rms_norm(x, residual, weight, eps, scale=scale, offset=offset)
         rows, n = x.shape

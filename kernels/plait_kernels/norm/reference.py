@@ -17,8 +17,17 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, *, offset: float = 0.
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, *, scale: float = 1.0, offset: float = 0.0
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    *,
+    scale: float = 1.0,
+    offset: float = 0.0,
+    first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    if first is not None:
+        x = rms_norm(x, first, eps, offset=offset)
     summed = (residual.float() + scale * x.float()).to(residual.dtype)
     return rms_norm(summed, weight, eps, offset=offset), summed
 

@@ -13,10 +13,22 @@ TILE = 2048
 """Values that a program holds at least: narrow rows are taken several at a time."""
 
 
+@triton.jit
+def _unit(wide, n, eps):
+    """Rows of fp32, 0 behind their ``n`` values, to a mean square of 1."""
+    return wide * tl.math.rsqrt(tl.sum(wide * wide, axis=1) / n + eps)[:, None]
+
+
+@triton.jit
+def _factor(weight, at, n, offset):
+    return tl.load(weight + at, mask=at < n, other=0.0).to(tl.float32) + offset
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _rms_norm(
     x,
     residual,
+    first,
     weight,
     normed,
     summed,
@@ -30,6 +42,7 @@ def _rms_norm(
     offset,
     eps,
     ADD: tl.constexpr,
+    FIRST: tl.constexpr,  # x is normed before the sum
     WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -43,6 +56,9 @@ def _rms_norm(
         x + ((row // inner) * x_outer + (row % inner) * x_inner)[:, None] + at[None, :], mask=live, other=0.0
     )
     out = (row * n)[:, None] + at[None, :]
+    if FIRST:
+        value = _unit(value.to(tl.float32), n, eps) * _factor(first, at, n, offset)[None, :]
+        value = value.to(x.dtype.element_ty)
     if ADD:
         before = tl.load(residual + (row * r_outer)[:, None] + at[None, :], mask=live, other=0.0)
         rounded = (before.to(tl.float32) + scale * value.to(tl.float32)).to(summed.dtype.element_ty)
@@ -50,10 +66,9 @@ def _rms_norm(
         wide = rounded.to(tl.float32)
     else:
         wide = value.to(tl.float32)
-    unit = wide * tl.math.rsqrt(tl.sum(wide * wide, axis=1) / n + eps)[:, None]
+    unit = _unit(wide, n, eps)
     if WEIGHTED:
-        factor = tl.load(weight + at, mask=at < n, other=0.0).to(tl.float32) + offset
-        unit = unit * factor[None, :]
+        unit = unit * _factor(weight, at, n, offset)[None, :]
     tl.store(normed + out, unit.to(normed.dtype.element_ty), mask=live)
 
 
@@ -111,6 +126,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, *, offset: float = 0.
         _rms_norm[(triton.cdiv(rows, together),)](
             x,
             x,
+            x,
             x if weight is None else weight,
             out,
             out,
@@ -124,6 +140,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, *, offset: float = 0.
             offset,
             eps,
             ADD=False,
+            FIRST=False,
             WEIGHTED=weight is not None,
             ROWS=together,
             BLOCK=block,
@@ -134,7 +151,14 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, *, offset: float = 0.
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, *, scale: float = 1.0, offset: float = 0.0
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    *,
+    scale: float = 1.0,
+    offset: float = 0.0,
+    first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     added, before = rows_of(x), rows_of(residual)
     rows, n = added.shape
@@ -145,6 +169,7 @@ def add_rms_norm(
         _rms_norm[(triton.cdiv(rows, together),)](
             added,
             before,
+            added if first is None else first,
             added if weight is None else weight,
             normed,
             summed,
@@ -158,6 +183,7 @@ def add_rms_norm(
             offset,
             eps,
             ADD=True,
+            FIRST=first is not None,
             WEIGHTED=weight is not None,
             ROWS=together,
             BLOCK=block,

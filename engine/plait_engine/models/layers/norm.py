@@ -20,8 +20,14 @@ class RMSNorm(nn.Module):
         """``[..., size]``, normed over the last dimension."""
         return self.kernels.rms_norm(x, self.weight, self.eps, offset=self.offset)
 
-    def add(self, delta: Tensor | None, residual: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """``(norm(sum), sum)`` of ``residual + scale * delta``; the first layer has nothing to add."""
+    def add(
+        self, delta: Tensor | None, residual: Tensor, scale: float = 1.0, first: "RMSNorm | None" = None
+    ) -> tuple[Tensor, Tensor]:
+        """``(norm(sum), sum)`` of ``residual + scale * delta``; the first layer has nothing to add. ``first``, a norm
+        like this one, is what delta has to pass before."""
         if delta is None:
             return self.forward(residual), residual
-        return self.kernels.add_rms_norm(delta, residual, self.weight, self.eps, scale=scale, offset=self.offset)
+        weight = None if first is None else first.weight
+        return self.kernels.add_rms_norm(
+            delta, residual, self.weight, self.eps, scale=scale, offset=self.offset, first=weight
+        )
