@@ -66,7 +66,7 @@ FORMS = {
     "turned 64/4/168 64/3": turned(64, 4, 168, 64, 3),
     "turned 64/4/255 64/2": turned(64, 4, 255, 64, 2),
     "turned 64/4/168 128/3": turned(64, 4, 168, 128, 3),
-    "turned 64/8/128 128/2": turned(64, 8, 128, 128, 2),
+    "turned 64/8/255 128/2": turned(64, 8, 255, 128, 2),
     "turned 32/4/128 64/3": turned(32, 4, 128, 64, 3),
     "turned 32/4/96 64/4": turned(32, 4, 96, 64, 4),
     "turned 32/2/255 128/3": turned(32, 2, 255, 128, 3),
@@ -82,6 +82,9 @@ LOADS = {
 SHAPE = Delta()
 DEVICE = torch.device("cuda")
 LIMIT = 1.5e-2
+MOST_WAITS, MOST_SPILLS = 40, 80
+"""Of groups of products, and stores of spilled registers in the code. More waits are ptxas's, which then lets each
+product wait for the one before."""
 CUTS = 128
 """Rows of the chunk table end at multiples of this in their sequence, each with a state to emit."""
 
@@ -189,7 +192,7 @@ def by_kernel(runs: list[Any]) -> str:
             run()
         torch.cuda.synchronize()
     rows = [event for event in found.key_averages() if "gdn" in event.key]
-    return ", ".join(f"{event.key} {event.device_time_total / event.count:.1f}" for event in rows)
+    return ", ".join(f"{event.key} {event.self_device_time_total / event.count:.1f}" for event in rows)
 
 
 def in_process(*words: str, seconds: float) -> tuple[str, str]:
@@ -220,10 +223,7 @@ def checked(names: list[str], seconds: float) -> list[str]:
 
 
 def compiled(names: list[str]) -> Iterator[str]:
-    """What went wrong while each form was compiled for a GPU that need not be there; prints what became of it.
-
-    More than 30 ``WARPGROUP`` say that ptxas lets products wait for one another.
-    """
+    """What is wrong with the machine code of each form, compiled for a GPU that need not be there."""
     call = SHAPE.rule("", 0, LOADS["1x8192"], torch.float32).make(World(torch.device("cpu"), fill=False))
     for name in names:
         with compile_only(90) as found, using(FORMS[name]):
@@ -232,7 +232,9 @@ def compiled(names: list[str]) -> Iterator[str]:
         for kernel in found.kernels:
             code = instructions(kernel["cubin"])
             counts = " ".join(f"{word} {code[word]}" for word in ("HGMMA", "WARPGROUP", "HMMA", "BAR", "STL"))
-            print(f"{name:24} {kernel['name']:10} shared {kernel['shared']} {counts}", flush=True)
+            print(f"{name:24} {kernel['name']:17} shared {kernel['shared']} {counts}", flush=True)
+            if code["WARPGROUP"] > MOST_WAITS or code["STL"] > MOST_SPILLS:
+                yield f"{name} {kernel['name']}: products that wait for one another, or spilled registers"
 
 
 def main() -> int:

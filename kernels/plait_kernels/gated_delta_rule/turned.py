@@ -18,7 +18,7 @@ from plait_kernels.tables import scan_table
 from plait_kernels.triton_math import TENSOR_CORE_ROWS, dot_precision, power_of_two
 from plait_kernels.tuning import Tunable
 
-BLOCK = Tunable("gdn_turned_block", {"BLOCK": 64}, ({"BLOCK": 32}, {"BLOCK": 64}))
+BLOCK = Tunable("gdn_turned_block", {"BLOCK": 32}, ({"BLOCK": 32}, {"BLOCK": 64}))
 SOLVE = Tunable(
     "gdn_turned_solve",
     {"num_warps": 4, "num_stages": 2},
@@ -27,7 +27,7 @@ SOLVE = Tunable(
 # One stage is no choice for loops around products: with it Triton 3.6 reads beyond its shared memory on an H200.
 SCAN = Tunable(
     "gdn_turned_scan",
-    {"V": 64, "num_warps": 4, "num_stages": 3},
+    {"V": 64, "num_warps": 4, "num_stages": 2},
     tuple({"V": v, "num_warps": v // 16, "num_stages": s} for v in (64, 128) for s in (2, 3, 4)),
 )
 
