@@ -66,11 +66,8 @@ class Desk:
             else:
                 layers = len(given.rows)
                 self._groups.append(SlotTable(ids(layers, rows, dtype=int32), ids(layers, CHUNKS, dtype=int32)))
-
-    @property
-    def addresses(self) -> tuple[int, ...]:
         tensors = [self._ids, self._positions, self._sequence_of, self._starts, self._lengths]
-        return tuple(tensor.data_ptr() for tensor in (*tensors, *_inputs_of(self._groups)))
+        self.addresses = tuple(tensor.data_ptr() for tensor in (*tensors, *_inputs_of(self._groups)))
 
     def batch(self, shape: Shape, like: StepBatch) -> StepBatch:
         """What a step of ``shape`` reads. ``like``, of that shape, says what is the same in all of them."""
