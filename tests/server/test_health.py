@@ -47,6 +47,12 @@ async def test_a_serving_server_is_live_and_ready(client: httpx.AsyncClient) -> 
     assert (await client.get("/version")).json().keys() == {"version"}
 
 
+async def test_probes_may_ask_for_the_head_alone(engine: FakeEngine, text: ModelText) -> None:
+    engine.loaded.clear()
+    async with started(engine, text) as client:
+        assert [(await client.head(path)).status_code for path in ("/health", "/ready")] == [200, 503]
+
+
 async def test_a_loading_server_is_live_but_not_ready(engine: FakeEngine, text: ModelText) -> None:
     engine.loaded.clear()
     async with started(engine, text) as client:

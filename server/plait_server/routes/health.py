@@ -21,6 +21,7 @@ FIRST = -(2**31)
 """Before all that waits."""
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=None)
 async def health(front: Front) -> JSONResponse:
     """Whether the process and its engine live. When not, restarting is the cure."""
@@ -28,6 +29,7 @@ async def health(front: Front) -> JSONResponse:
     return JSONResponse({"status": trouble or "ok"}, 200 if trouble is None else 503)
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", response_model=None)
 async def ready(front: Front) -> JSONResponse:
     """Whether a request sent now would be served. When not, waiting or another server is the cure."""
