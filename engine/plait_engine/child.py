@@ -21,7 +21,8 @@ class Child:
         self._folder = tempfile.TemporaryDirectory(prefix="plait-")
         self.address = f"ipc://{self.folder / 'engine.sock'}"
         command = [sys.executable, "-m", "plait_engine.process", self.address, str(os.getpid())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        # A group of its own: Ctrl-C in a terminal goes to the whole group, and whoever started this ends it in order.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(msgspec.json.encode(config))

@@ -7,8 +7,11 @@ long step or a busy interpreter on one side never stops the other.
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import zmq
@@ -41,6 +44,7 @@ IDLE_POLL_MILLISECONDS = 200
 STUCK_SECONDS = 30.0
 QUIET_SECONDS = 0.2
 """Nobody has come for so long: time to audit hits, one step at a time."""
+PARENT_SECONDS = 0.5
 
 
 class EngineProcess:
@@ -57,7 +61,8 @@ class EngineProcess:
 
     def run(self, config: EngineConfig, phases: Phases) -> None:
         try:
-            built = build_engine(config, lambda text: self._send(Progress(text)), phases)
+            with ends_with(self._parent):
+                built = build_engine(config, lambda text: self._send(Progress(text)), phases)
             self._send(Ready(built.info))
             while os.getppid() == self._parent and self._turn(built.engine):
                 pass
@@ -126,8 +131,25 @@ class EngineProcess:
         self._socket.send(encode(message))
 
 
+@contextmanager
+def ends_with(parent: int) -> Iterator[None]:
+    """Inside, this process ends soon after its parent: a start may take minutes, and looks at nothing meanwhile."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(PARENT_SECONDS):
+            if os.getppid() != parent:
+                os._exit(1)
+
+    threading.Thread(target=watch, name="parent's end", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the front end drains, then ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The front end drains, then ends us, whoever signals us too.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     phases = Phases(process_began())
     phases.over("imports")

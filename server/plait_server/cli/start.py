@@ -1,9 +1,12 @@
 """``plait serve``: find the model, start the engine's process, serve until told to stop."""
 
 import logging
+import signal
 import ssl
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from plait_engine.config import EngineConfig
 from plait_engine.loader.find import ModelNotFoundError, find_model
@@ -30,8 +33,18 @@ def serve_model(engine_config: EngineConfig, config: ServerConfig) -> int:
         log.error("%s", error)
         return 1
     engine = RemoteEngine(engine_config, progress=lambda text: log.info("engine: %s", text))
-    engine.launch()
-    return _served(engine, engine_config, config, folder, phases)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ended_early)
+    try:
+        engine.launch()
+        return _served(engine, engine_config, config, folder, phases)
+    finally:
+        engine.abandon()
+
+
+def ended_early(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    """Signal handler until the server has its own: ends this process as one that was asked to, and so the engine's."""
+    raise SystemExit(0)
 
 
 def _served(
@@ -48,13 +61,9 @@ def _served(
         phases.over("tokenizer")
         app = create_app(config, engine, text)
     except (OSError, ValueError) as error:
-        engine.abandon()
         log.error("%s", error)
         return 1
-    except BaseException:
-        engine.abandon()
-        raise
-    for line in (*engine_config.describe().splitlines(), *config.lines()):
+    for line in engine_config.describe().splitlines():
         log.info("%s", line.strip())
     phases.over("application")
     log.info("front end: %s", phases)
@@ -66,7 +75,11 @@ def check_tls(config: ServerConfig) -> None:
     if config.tls_cert is not None and config.tls_key is not None:
         for path in (config.tls_cert, config.tls_key):
             path.open("rb").close()  # OpenSSL does not say which file is missing.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
+        except ssl.SSLError as error:  # Nor which one it could not use.
+            both = f"{config.tls_cert} and {config.tls_key}"
+            raise OSError(f"{both} are no certificate and private key, as PEM, that fit: {error}") from error
 
 
 def resolved(engine: EngineConfig, server: ServerConfig, folder: Path) -> tuple[EngineConfig, ServerConfig]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import TemplateSyntaxError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -69,7 +69,10 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens or {})
-        self._template = environment().from_string(source)
+        try:
+            self._template = environment().from_string(source)
+        except TemplateSyntaxError as error:
+            raise ValueError(f"the chat template is wrong in line {error.lineno}: {error.message}") from error
         self.wants_parts = self._probe_parts()
         """Whether list contents are given to the template as they are; else their texts are joined."""
 

@@ -52,7 +52,10 @@ class TextTokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing: the model folder needs a tokenizer in that format")
-        return cls(Tokenizer.from_file(str(path)))
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as error:  # The library raises no narrower one.
+            raise ValueError(f"{path} is not a tokenizer that can be read: {error}") from error
 
     def as_json(self) -> str:
         """As in tokenizer.json."""

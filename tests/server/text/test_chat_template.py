@@ -57,6 +57,11 @@ def test_whatever_goes_wrong_in_a_template_is_a_failure_of_the_template(source: 
         render(source)
 
 
+def test_a_template_that_cannot_be_compiled_says_where() -> None:
+    with pytest.raises(ValueError, match=r"chat template is wrong in line 2: .*end of template"):
+        ChatTemplate("{{ messages }}\n{% for x in")
+
+
 def test_extra_variables_reach_the_template_and_reserved_ones_are_known() -> None:
     assert render("{{ enable_thinking }}", kwargs={"enable_thinking": False}) == "False"
     assert {"messages", "tokenize", "chat_template"} <= RESERVED

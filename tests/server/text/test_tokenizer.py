@@ -62,6 +62,13 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
         TextTokenizer.load(tmp_path)
 
 
+@pytest.mark.parametrize("content", ['{"version"', "[]", "{}"])
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer that can be read"):
+        TextTokenizer.load(tmp_path)
+
+
 def test_byte_level_is_recognized_inside_a_sequence_of_one() -> None:
     written = json.loads(byte_level_tokenizer().to_str())
     written["decoder"] = {"type": "Sequence", "decoders": [written["decoder"]]}
