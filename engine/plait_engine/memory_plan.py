@@ -90,13 +90,13 @@ def plan_memory(
         state = slab_bytes * _slabs_for(groups, slab_bytes, sequences, 1, max_batch_tokens)
         return weights_bytes + activations(sequences) + state
 
-    most, bound = max_seqs, "as asked for"
+    most, bound = max_seqs, "as max_seqs says"
     if max_batch_tokens < most:
         most = max_batch_tokens
-        bound = f"{max_seqs} asked for; a step of {max_batch_tokens} tokens has room for no more"
+        bound = f"max_seqs is {max_seqs}; a step of {max_batch_tokens} tokens has room for no more"
     if need(most) > budget_bytes:
         most = _largest(lambda n: need(n) <= budget_bytes, most)
-        bound = f"{max_seqs} asked for; memory holds {most}"
+        bound = f"max_seqs is {max_seqs}; memory holds {most}"
     if most < 1:
         raise ConfigError(
             f"a memory budget of {_human(budget_bytes)} holds no running sequence: weights take "

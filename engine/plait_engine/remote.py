@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +44,8 @@ from plait_engine.messages import (
     encode,
 )
 from plait_engine.request import Delta, Request
+
+log = logging.getLogger("plait.engine")
 
 STATS_TIMEOUT_SECONDS = 5.0
 END_TIMEOUT_SECONDS = 5.0
@@ -176,7 +179,7 @@ class RemoteEngine(EngineClient):
         except TimeoutError:
             child.kill()
             await self._ended
-        self._die("the engine was shut down")
+        self._die("the engine was shut down", logging.DEBUG)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -258,10 +261,12 @@ class RemoteEngine(EngineClient):
         await asyncio.sleep(0.05)  # Let its last message, which says why, be read first.
         self._die(f"the engine process ended with code {code}")
 
-    def _die(self, reason: str) -> None:
+    def _die(self, reason: str, level: int = logging.ERROR) -> None:
         if self._death is not None:
             return
         self._death = reason
+        if self._info is not None:  # Else whoever waits for the start tells.
+            log.log(level, "the engine has stopped: %s", reason)
         error = EngineDead(reason)
         if self._started is not None and not self._started.done():
             self._started.set_exception(error)

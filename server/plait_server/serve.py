@@ -81,6 +81,8 @@ class DrainingServer(uvicorn.Server):
         if self.failed:
             log.error("the engine could not start: %s", self._front.health.failure)
             self.should_exit = True
+        elif self._front.health.phase is Phase.SERVING:
+            log.info("ready to serve %s", ", ".join(self._front.names))
 
 
 def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:

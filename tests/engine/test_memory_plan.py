@@ -108,7 +108,7 @@ def test_a_small_budget_starts_with_fewer_sequences_and_says_why(
     )
     planned, built = make_plan(config).memory, build_engine(config)
     assert 5 <= built.info.max_seqs == planned.max_seqs < BUDGET
-    assert planned.bound == f"{BUDGET} asked for; memory holds {planned.max_seqs}"
+    assert planned.bound == f"max_seqs is {BUDGET}; memory holds {planned.max_seqs}"
     assert planned.bound in built.info.report
     assert few.activation_bytes <= planned.activation_bytes < all.activation_bytes, "planned for those that run"
     load = Load(built.engine)
@@ -144,7 +144,7 @@ def test_a_long_context_needs_no_gigabytes_for_scores(tmp_path: Path) -> None:
 def test_more_sequences_than_a_step_has_tokens_are_clamped_and_said(tmp_path: Path) -> None:
     memory = make_plan(config_of(tmp_path, "granite", max_seqs=100)).memory
     assert memory.max_seqs == BUDGET
-    assert memory.bound == f"100 asked for; a step of {BUDGET} tokens has room for no more"
+    assert memory.bound == f"max_seqs is 100; a step of {BUDGET} tokens has room for no more"
 
 
 @every_architecture

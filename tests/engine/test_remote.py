@@ -253,7 +253,9 @@ async def test_a_blocked_step_shows_and_the_engine_goes_on_when_it_ends(
     await at_rest(engine)
 
 
-async def test_a_killed_engine_ends_every_request_at_once(mortal: RemoteEngine) -> None:
+async def test_a_killed_engine_ends_every_request_at_once(
+    mortal: RemoteEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     """CASES 52: those that run, that wait, and that come between the death and the moment it is noticed."""
     tasks = [asyncio.create_task(collect(mortal.submit(ask(f"k{i}", prompt_of(5), greedy(10_000))))) for i in range(8)]
     await asyncio.sleep(0.3)
@@ -268,12 +270,17 @@ async def test_a_killed_engine_ends_every_request_at_once(mortal: RemoteEngine) 
     assert all(isinstance(result, EngineDead) for result in results)
     assert time.monotonic() - killed < 1.0
     assert not mortal.alive
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "the engine has stopped: the engine process ended with code -9"
+    ]
     for call in (collect(mortal.submit(ask("x", prompt_of(5)))), mortal.stats()):
         with pytest.raises(EngineDead, match="code -9"):
             await call
 
 
-async def test_shutdown_ends_requests_and_leaves_no_child(mortal: RemoteEngine) -> None:
+async def test_shutdown_ends_requests_and_leaves_no_child(
+    mortal: RemoteEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     task = asyncio.create_task(collect(mortal.submit(ask("r", prompt_of(5), greedy(10_000)))))
     await asyncio.sleep(0.2)
     pid, child = mortal.pid, mortal._child
@@ -284,6 +291,7 @@ async def test_shutdown_ends_requests_and_leaves_no_child(mortal: RemoteEngine) 
     await mortal.shutdown()
     with pytest.raises(EngineDead, match="shut down"):
         await task
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
     assert not psutil.pid_exists(pid)
     assert not child.folder.exists()
 

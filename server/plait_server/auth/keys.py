@@ -87,6 +87,10 @@ def read_keys(path: Path) -> tuple[Key, ...]:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        # Not what the problem is: that may repeat a key.
+        where = "" if error.problem_mark is None else f": look at line {error.problem_mark.line + 1}"
+        raise KeyFileError(f"{path} is not valid YAML{where}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise KeyFileError(f"{path} is not valid YAML") from error
     entries = [] if content is None else content

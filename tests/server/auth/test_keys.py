@@ -74,6 +74,13 @@ def test_messages_do_not_repeat_a_key_that_stands_where_its_hash_belongs(tmp_pat
     assert "sk-plait-secret" not in str(raised.value)
 
 
+def test_where_a_file_stops_being_yaml_is_told_and_not_what_stands_there(tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text("- name: x\n  sha256: *sk-plait-secret\n")
+    with pytest.raises(KeyFileError, match=r"not valid YAML: look at line 2") as raised:
+        read_keys(tmp_path / "keys.yaml")
+    assert "secret" not in str(raised.value)
+
+
 @pytest.mark.parametrize("content", ["{", "just text", "keys: 3", "\x00"])
 def test_a_file_that_is_no_list_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "keys.yaml").write_text(content)

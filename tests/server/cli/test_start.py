@@ -28,6 +28,22 @@ def test_a_signal_before_the_server_listens_ends_the_engine_too(tmp_path: Path, 
     assert list(tmp_path.glob("plait-*")) == []
 
 
+def test_the_log_says_when_it_is_ready_and_each_option_once(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "plait_server", "serve", "--port", "0", "--served-model-name", "small"]
+    lines: list[str] = []
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if line.endswith("ready to serve small\n"):
+                process.terminate()
+    assert process.returncode == 0
+    assert len([line for line in lines if "ready to serve small" in line]) == 1
+    for option in ("max_queue", "port", "served_names"):
+        assert len([line for line in lines if f" {option} = " in line]) == 1
+
+
 def child_of(pid: int) -> psutil.Process:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
