@@ -12,7 +12,7 @@ class Running:
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks: dict[asyncio.Task[object], asyncio.Timeout] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended = False
@@ -28,9 +28,8 @@ class Running:
         """
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
+        limit = self._tasks[task] = asyncio.timeout(self._seconds)
         self._idle.clear()
-        limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
                 yield
@@ -44,9 +43,19 @@ class Running:
             task.uncancel()
             raise cut_short() from None
         finally:
-            self._tasks.discard(task)
+            del self._tasks[task]
             if not self._tasks:
                 self._idle.set()
+
+    def why_cancelled(self) -> str:
+        """Of the current task, while it is being cancelled: as `plait_aborted_total` calls it."""
+        if self._ended:
+            return "shutdown"
+        task = asyncio.current_task()
+        limit = self._tasks.get(task) if task is not None else None
+        until = None if limit is None else limit.when()
+        late = until is not None and until <= asyncio.get_running_loop().time()
+        return "time_limit" if late else "client_gone"
 
     async def wait_idle(self, seconds: float) -> bool:
         """Whether all were done in time."""

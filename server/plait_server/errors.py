@@ -138,9 +138,9 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
 
 
 def refused(request: Request, error: ApiError) -> Response:
-    """The answer; counted unless the engine failed, which is counted as an abort."""
+    """The answer; counted unless the engine failed or time was up, which are counted as aborts."""
     call_of(request.scope).reason = error.code
-    if error.status_code != 500:
+    if error.status_code not in (500, 504):
         request.app.state.front.metrics.refused(error.code)
     return error.response()
 

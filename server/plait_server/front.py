@@ -34,6 +34,7 @@ class FrontEnd:
 
     def __post_init__(self) -> None:
         self.running = Running(self.config.request_timeout_seconds)
+        self.metrics.why_cancelled = self.running.why_cancelled
         self.health = Health(self.engine, self.config)
         self.grammars = GrammarCheck(self.engine, self.text.tokenizer, self.config.grammar_seconds)
         self.reply_style = self.text.reply_style(self.config.tool_format, self.config.reasoning_format)

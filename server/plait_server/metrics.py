@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from plait_engine.client import EngineStats
+from plait_engine.client import EngineStats, QueueFull, RequestRefused
 from plait_server.engine_metrics import EngineCollector
 from plait_server.token_metrics import TokenCounter, TokenHistogram
 
@@ -58,8 +58,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.shutting_down = False
-        """Set when running requests are ended by the server, which cancels them as a vanished client does."""
+        self.why_cancelled: Callable[[], str] = lambda: "client_gone"
+        """Of the current task, while it ends: the server cancels requests as a vanished client does."""
         self.engine = EngineCollector()
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each one, that nobody asks for
         registry = self.registry
@@ -161,6 +161,8 @@ class Following:
 
     @guarded
     def aborted(self, kind: type[BaseException] | None) -> None:
+        if kind is not None and issubclass(kind, QueueFull | RequestRefused):
+            return  # It never began; whoever answers counts it among the refused.
         gone = kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit)
-        reason = "engine" if not gone else "shutdown" if self._metrics.shutting_down else "client_gone"
+        reason = self._metrics.why_cancelled() if gone else "engine"
         self._metrics.aborted_total.labels(reason).inc()

@@ -71,7 +71,6 @@ class DrainingServer(uvicorn.Server):
         log.info("shutting down: %d requests are running, up to %g seconds for them", len(running), grace)
         if not await running.wait_idle(grace):
             log.warning("grace time is over: ending %d requests", len(running))
-            self._front.metrics.shutting_down = True
             running.end_all()
             await running.wait_idle(LAST_SECONDS)
         self.should_exit = True

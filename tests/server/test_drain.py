@@ -179,7 +179,6 @@ def test_ended_requests_are_counted_as_such(live: LiveServer, stream: bool) -> N
     live.wait(lambda: live.engine.steps > 2)
 
     def end() -> None:
-        live.front.metrics.shutting_down = True
         live.front.running.end_all()
 
     live.call(end)

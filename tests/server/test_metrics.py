@@ -61,6 +61,7 @@ async def test_refusals_carry_the_code_of_the_error(client: httpx.AsyncClient, e
     samples = await scrape(client)
     reasons = {dict(labels)["reason"]: v for (name, labels), v in samples.items() if name == "plait_refused_total"}
     assert reasons == {"invalid_value": 2, "unknown_parameter": 1, "model_not_found": 1, "queue_full": 1}
+    assert not any(name == "plait_aborted_total" and count for (name, _), count in samples.items())
 
 
 async def test_engine_failures_are_aborts(client: httpx.AsyncClient, engine: FakeEngine) -> None:

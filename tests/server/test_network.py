@@ -123,6 +123,9 @@ async def test_an_answer_that_takes_too_long_is_504(serve: Callable[..., Any], e
     assert answer.headers["x-should-retry"] == "false"
     assert engine.sequences_running == 0
     assert (await client.post("/v1/completions", json=ASK | {"max_tokens": 1})).status_code == 200
+    text = (await client.get("/metrics")).text
+    assert 'plait_aborted_total{reason="time_limit"} 1.0' in text
+    assert "plait_refused_total{" not in text
 
 
 async def test_a_stream_that_takes_too_long_ends_with_an_error(serve: Callable[..., Any], engine: FakeEngine) -> None:
@@ -135,6 +138,9 @@ async def test_a_stream_that_takes_too_long_ends_with_an_error(serve: Callable[.
     assert stream.error["code"] == "time_limit"
     assert len(stream.events) > 2
     assert engine.sequences_running == 0
+    text = (await client.get("/metrics")).text
+    assert 'plait_aborted_total{reason="time_limit"} 1.0' in text
+    assert "client_gone" not in text
 
 
 @pytest.fixture(scope="module")
