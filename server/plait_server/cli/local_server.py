@@ -1,5 +1,7 @@
 """A server of one's own for as long as a command needs it."""
 
+import ctypes
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +13,8 @@ import httpx
 START_SECONDS = 600.0
 """A large model is read for minutes; what fails, fails earlier and ends the process."""
 STOP_SECONDS = 15.0
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 
 
 class LocalServerFailed(Exception):
@@ -23,7 +27,7 @@ def local_server(model: str | None, *flags: str) -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-m", "plait_server", "serve", *([model] if model else [])]
     command += ["--port", str(port), "--log-level", "warning", "--grace-seconds", "1", *flags]
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent)
     url = f"http://127.0.0.1:{port}"
     try:
         wait_ready(process, url)
@@ -35,6 +39,11 @@ def local_server(model: str | None, *flags: str) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def end_with_parent() -> None:
+    """In the new process: it gets SIGTERM once whoever started it is gone, with its terminal or otherwise."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_port() -> int:

@@ -44,6 +44,31 @@ def test_the_log_says_when_it_is_ready_and_each_option_once(tmp_path: Path) -> N
         assert len([line for line in lines if f" {option} = " in line]) == 1
 
 
+LOCAL = """
+import time
+from plait_server.cli.local_server import local_server
+with local_server(None):
+    print("up", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_server_of_one_s_own_ends_with_whoever_started_it(number: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LOCAL]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        both = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+    assert len(both) == 2
+    gone, left = psutil.wait_procs(both, timeout=20)
+    for each in left:
+        each.kill()
+    assert len(gone) == 2
+
+
 def child_of(pid: int) -> psutil.Process:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
