@@ -38,15 +38,17 @@ def verify_model(config: EngineConfig) -> int:
 def drill_model(config: EngineConfig) -> int:
     def report() -> bool:
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Column, Table
 
         from plait_engine.drill import drill
 
-        table = Table("broken", "state", "still cached", "counted", "difference", "result")
+        names = ("broken", "state", "still cached", "counted as", "difference", "result")
+        table = Table(*(Column(name, overflow="fold") for name in names))
         outcomes = drill(config)
         for each in outcomes:
             verdict = (each.remark or "ok") if each.passed else f"FAILED: {each.remark}"
-            figures = (str(each.cached), each.counted, f"{each.largest_difference:.1e}") if each.state else ("", "", "")
+            counted = each.counted.removeprefix(f"state={each.state},reason=")
+            figures = (str(each.cached), counted, f"{each.largest_difference:.1e}") if each.state else ("", "", "")
             table.add_row(each.broken, each.state, *figures, verdict)
         Console().print(table)
         return all(each.passed for each in outcomes)

@@ -73,6 +73,14 @@ def test_a_server_that_cannot_start_ends_the_command_that_needed_it() -> None:
     assert time.monotonic() - started < 30
 
 
+def test_a_drill_s_table_loses_no_letter_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = run("drill")
+    assert result.returncode == 0, result.stderr
+    assert "checksum" in result.stdout
+    assert "…" not in result.stdout
+
+
 def test_questions_that_a_model_does_not_allow_are_answered_with_a_status(capsys: pytest.CaptureFixture[str]) -> None:
     def impossible() -> bool:
         raise ValueError("layer kinds conflict")
