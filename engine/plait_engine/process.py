@@ -18,8 +18,11 @@ import zmq
 
 from plait_engine.build import build_engine
 from plait_engine.client import EngineStats
-from plait_engine.config import EngineConfig
+from plait_engine.config import ConfigError, EngineConfig
 from plait_engine.engine import CannotFit, Engine
+from plait_engine.layer_plan import LayerPlanError
+from plait_engine.loader.checkpoint import WeightsError
+from plait_engine.loader.find import ModelNotFoundError
 from plait_engine.messages import (
     Abort,
     Add,
@@ -38,6 +41,7 @@ from plait_engine.messages import (
     decode_to_engine,
     encode,
 )
+from plait_engine.models.config import ConfigError as ModelConfigError
 from plait_engine.phases import Phases, process_began
 
 IDLE_POLL_MILLISECONDS = 200
@@ -45,6 +49,8 @@ STUCK_SECONDS = 30.0
 QUIET_SECONDS = 0.2
 """Nobody has come for so long: time to audit hits, one step at a time."""
 PARENT_SECONDS = 0.5
+FORESEEN = (ConfigError, LayerPlanError, ModelConfigError, ModelNotFoundError, WeightsError)
+"""Their messages say what to change, and where in the code they were found helps nobody to do so."""
 
 
 class EngineProcess:
@@ -67,6 +73,8 @@ class EngineProcess:
             while os.getppid() == self._parent and self._turn(built.engine):
                 pass
             built.engine.close()
+        except FORESEEN as error:
+            self._send(Failed(str(error)))
         except Exception as error:  # Whatever it is, the front end must hear of it.
             traceback.print_exc()
             self._send(Failed(f"{type(error).__name__}: {error}"))

@@ -335,7 +335,9 @@ async def test_shutdown_during_start_up_is_quick_and_leaves_no_child(folder: Pat
             await client.wait_ready()
 
 
-async def test_an_engine_that_cannot_start_says_why(folder: Path, tmp_path: Path) -> None:
+async def test_an_engine_that_cannot_start_says_why(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
     unknown = write_folder(tmp_path / "unknown", "granite", layer_types=["mamba", "wavelet", "attention", "mamba"])
@@ -361,6 +363,7 @@ async def test_an_engine_that_cannot_start_says_why(folder: Path, tmp_path: Path
 
     for part, config in starts.items():
         assert part in await reason(config)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_a_listener_that_breaks_ends_everything_instead_of_hanging(folder: Path) -> None:
