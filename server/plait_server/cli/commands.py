@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="plait",
-    help="An OpenAI-compatible inference server for hybrid language models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -199,6 +198,21 @@ def version() -> None:
     from plait_server.release import installed_version
 
     typer.echo(installed_version())
+
+
+def print_version(*, wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def before_any(
+    show: Annotated[
+        bool, typer.Option("--version", help="Print the release.", callback=lambda value: print_version(wanted=value))
+    ] = False,
+) -> None:
+    """An OpenAI-compatible inference server for hybrid language models."""
 
 
 def options_of(given: dict[str, object]) -> "Options":

@@ -42,6 +42,7 @@ def test_every_command_explains_itself(command: str) -> None:
 
 def test_the_release_is_printed() -> None:
     assert CliRunner().invoke(app, ["version"]).output.strip()
+    assert CliRunner().invoke(app, ["--version"]).output == CliRunner().invoke(app, ["version"]).output
 
 
 @pytest.mark.parametrize("command", ["serve", "plan", "inspect", "verify", "drill", "profile"])
