@@ -161,7 +161,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     phases = Phases(process_began())
     phases.over("imports")
-    config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    given = sys.stdin.buffer.read()
+    if not given:
+        return  # Whoever started this was ended before he could say what for.
+    config = msgspec.json.decode(given, type=EngineConfig)
     EngineProcess(sys.argv[1], parent=int(sys.argv[2])).run(config, phases)
 
 
