@@ -195,7 +195,7 @@ CONTROLS = (
         "a request has a limited time",
         f"{NETWORK}::takes_too_long_is_504",
         f"{SERVER}/drain.py",
-        "        limit = asyncio.timeout(self._seconds)",
-        "        limit = asyncio.timeout(None)",
+        "        limit = self._tasks[task] = asyncio.timeout(self._seconds)",
+        "        limit = self._tasks[task] = asyncio.timeout(None)",
     ),
 )
