@@ -10,7 +10,6 @@ A kernel that hangs costs its process, not the run: it is ended after ``--second
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.apart import in_process
 from benchmarks.gpu.cases import M1_ATTENTION, M2_ATTENTION, M3_FULL, M3_WINDOW, Attention, Call
 from benchmarks.gpu.compiling import compile_only, instructions
 from benchmarks.gpu.timing import seconds_each
@@ -32,6 +32,7 @@ from plait_kernels.paged_attention.triton_decode import run_decode
 from plait_kernels.paged_attention.triton_store import run_store
 from plait_kernels.tuning import Config
 
+MODULE = "benchmarks.gpu.attention_prefill"
 MODELS = {
     "M1": M1_ATTENTION,
     "M2": M2_ATTENTION,
@@ -143,24 +144,11 @@ def rate(op: Any, calls: list[Call], flops: float) -> str:
     return f"{flops / seconds / 1e12:9.0f}"
 
 
-def in_process(*words: str, seconds: float) -> tuple[str, str]:
-    """What this module's ``main`` printed, called with ``words``; and what went wrong, or nothing."""
-    command = [sys.executable, "-m", "benchmarks.gpu.attention_prefill", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=seconds)
-            return out, "" if process.returncode == 0 else errors.strip()[-300:]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, _ = process.communicate()
-            return out, f"no end after {seconds} s"
-
-
 def checked(models: list[str], seconds: float, processes: int) -> dict[str, list[Config]]:
     """Configurations that are right, by model."""
     jobs = [(model, dict(config)) for model in models for config in hopper.TUNABLES[MODELS[model].dim].options]
     with ThreadPoolExecutor(processes) as pool:
-        done = pool.map(lambda job: in_process("--check", json.dumps(job), seconds=seconds), jobs)
+        done = pool.map(lambda job: in_process(MODULE, "--check", json.dumps(job), seconds=seconds), jobs)
         right: dict[str, list[Config]] = {model: [] for model in models}
         for (model, config), (out, failure) in zip(jobs, done, strict=True):
             errors = json.loads(out.splitlines()[-1]) if out and not failure else {}
@@ -220,7 +208,7 @@ def main() -> int:
     options = {model: list(hopper.TUNABLES[MODELS[model].dim].options) for model in models}
     right = options if args.no_check else checked(models, args.seconds, args.processes)
     print(f"TFLOP/s by groups/keys/stages/turns; checks took {time.perf_counter() - began:.0f} s")
-    print(*in_process("--times", json.dumps(right), seconds=120), flush=True)
+    print(*in_process(MODULE, "--times", json.dumps(right), seconds=120), flush=True)
     print(f"{time.perf_counter() - began:.0f} s")
     return 0 if all(right.values()) else 1
 

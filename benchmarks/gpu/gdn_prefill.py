@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import subprocess
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.gpu.apart import in_process
 from benchmarks.gpu.cases import Delta
 from benchmarks.gpu.compiling import compile_only, instructions
 from benchmarks.gpu.timing import seconds_each
@@ -60,6 +60,7 @@ def turned(block: int, warps: int, registers: int, v: int, stages: int) -> Form:
     }
 
 
+MODULE = "benchmarks.gpu.gdn_prefill"
 FORMS = {
     "old 32/2 32/2": old(32, 2, 32, 2),
     "old 64/4 32/4": old(64, 4, 32, 4),
@@ -195,25 +196,12 @@ def by_kernel(runs: list[Any]) -> str:
     return ", ".join(f"{event.key} {event.self_device_time_total / event.count:.1f}" for event in rows)
 
 
-def in_process(*words: str, seconds: float) -> tuple[str, str]:
-    """What this module's ``main`` printed, called with ``words``; and what went wrong, or nothing."""
-    command = [sys.executable, "-m", "benchmarks.gpu.gdn_prefill", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=seconds)
-            return out, "" if process.returncode == 0 else errors.strip()[-300:]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, _ = process.communicate()
-            return out, f"no end after {seconds} s"
-
-
 def checked(names: list[str], seconds: float) -> list[str]:
     """The forms that are right."""
     right = []
     with ThreadPoolExecutor(len(names)) as pool:
         for name, (out, failure) in zip(
-            names, pool.map(lambda name: in_process("--check", name, seconds=seconds), names), strict=True
+            names, pool.map(lambda name: in_process(MODULE, "--check", name, seconds=seconds), names), strict=True
         ):
             errors = json.loads(out.splitlines()[-1]) if out and not failure else {}
             fine = errors and all(value <= LIMIT for value in errors.values())
@@ -262,7 +250,7 @@ def main() -> int:
     began = time.perf_counter()
     right = names if args.no_check else checked(names, args.seconds)
     print(f"checks took {time.perf_counter() - began:.0f} s")
-    print(*in_process("--times", json.dumps(right), seconds=60), flush=True)
+    print(*in_process(MODULE, "--times", json.dumps(right), seconds=60), flush=True)
     print(f"{time.perf_counter() - began:.0f} s")
     return 0 if right == names else 1
 

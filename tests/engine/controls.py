@@ -555,8 +555,8 @@ CONTROLS = (
         "what is forced leaves prompts half of what there is",
         f"{FORWARD}::forced_runs_and_a_long_prompt",
         f"{ENGINE}/scheduler/scheduler.py",
-        "forced = max(0, budget - sum(map(self._decodes, self.running))) // 2",
-        "forced = max(0, budget - sum(map(self._decodes, self.running)))",
+        "forced = max(0, budget - len(self.running)) // 2",
+        "forced = max(0, budget - len(self.running))",
     ),
     Control(
         "a forced token is an end where a sampled one would be",

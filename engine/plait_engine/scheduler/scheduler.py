@@ -106,10 +106,10 @@ class Scheduler:
         """The decodes, and whether one is held: it needs the memory of a younger sequence that is in flight.
 
         Nothing younger is planned behind it then, so that it finds its victim when that step has landed. A decode is
-        one token, unless more were forced behind it: those have half of what the decodes leave of the budget.
+        one token, unless more were forced behind it: those share half of the budget that one token each would leave.
         """
         rows: list[Row] = []
-        forced = max(0, budget - sum(map(self._decodes, self.running))) // 2
+        forced = max(0, budget - len(self.running)) // 2
         for sequence in list(self.running):
             if len(rows) == budget:
                 break
