@@ -140,7 +140,7 @@ class Delta:
             self.channels + self.value_heads * self.dim
         )
         flops = new * self.value_heads * 6 * self.dim**2
-        tunables = ("gdn_step",) if decodes else ("gdn_block", "gdn_solve", "gdn_scan")
+        tunables = ("gdn_step",) if decodes else ("gdn_turned_block", "gdn_turned_solve", "gdn_turned_scan")
         limit = 8e-3 if decodes else 1.5e-2
         truth = gdn_reference.gated_delta_rule
         return Case("gated_delta_rule", "M1", label, n_bytes, flops, make, truth, tunables, limit)

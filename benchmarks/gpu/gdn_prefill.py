@@ -1,7 +1,7 @@
 """Forms of the gated delta rule's longer pieces on this GPU: each checked in a process of its own, then timed.
 
 python -m benchmarks.gpu.gdn_prefill                 # all forms
-python -m benchmarks.gpu.gdn_prefill --only turned   # those whose name has this in it
+python -m benchmarks.gpu.gdn_prefill --only "64 "     # those whose name has this in it
 python -m benchmarks.gpu.gdn_prefill --no-check      # times only
 python -m benchmarks.gpu.gdn_prefill --compile-only  # compile all of it; needs no GPU
 
@@ -41,19 +41,9 @@ Form = dict[str, dict[str, int]]
 """Configurations by tunable."""
 
 
-def old(block: int, warps: int, v: int, scan_warps: int) -> Form:
-    return {
-        "gdn_form": {"TURNED": 0},
-        "gdn_block": {"BLOCK": block},
-        "gdn_solve": {"num_warps": warps, "num_stages": 2},
-        "gdn_scan": {"V": v, "num_warps": scan_warps, "num_stages": 2},
-    }
-
-
 def turned(block: int, warps: int, registers: int, v: int, stages: int) -> Form:
     """``registers`` of a thread at most while solving; fewer let more programs run at once."""
     return {
-        "gdn_form": {"TURNED": 1},
         "gdn_turned_block": {"BLOCK": block},
         "gdn_turned_solve": {"num_warps": warps, "maxnreg": registers, "num_stages": 2},
         "gdn_turned_scan": {"V": v, "num_warps": v // 16, "num_stages": stages},
@@ -62,8 +52,6 @@ def turned(block: int, warps: int, registers: int, v: int, stages: int) -> Form:
 
 MODULE = "benchmarks.gpu.gdn_prefill"
 FORMS = {
-    "old 32/2 32/2": old(32, 2, 32, 2),
-    "old 64/4 32/4": old(64, 4, 32, 4),
     "turned 64/4/168 64/3": turned(64, 4, 168, 64, 3),
     "turned 64/4/255 64/2": turned(64, 4, 255, 64, 2),
     "turned 64/4/168 128/3": turned(64, 4, 168, 128, 3),

@@ -131,8 +131,8 @@ def test_alike_keys_do_not_spoil_the_triangular_system(kernels: Kernels) -> None
 @pytest.mark.parametrize(
     ("tunable", "config", "name"),
     [
-        ("gdn_block", {"BLOCK": 32}, "delta"),
-        ("gdn_scan", {"V": 16}, "delta"),
+        ("gdn_turned_block", {"BLOCK": 32}, "delta"),
+        ("gdn_turned_scan", {"V": 16}, "delta"),
         ("gdn_step", {"V": 8}, "delta"),
         ("ssd_scan", {"BLOCK": 16, "P": 16}, "ssd"),
         ("ssd_step", {"P": 4}, "ssd"),

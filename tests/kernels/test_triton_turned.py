@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
 from plait_kernels.gated_delta_rule import turned
-from plait_kernels.gated_delta_rule.triton import FORM
 from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
 from tests.kernels.scans import Delta
@@ -31,7 +30,7 @@ def kernels() -> Kernels:
 
 @pytest.fixture(params=[32, 64])
 def block(request: pytest.FixtureRequest) -> Iterator[int]:
-    with FORM.use({"TURNED": 1}), turned.BLOCK.use({"BLOCK": request.param}):
+    with turned.BLOCK.use({"BLOCK": request.param}):
         yield request.param
 
 

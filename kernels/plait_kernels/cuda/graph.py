@@ -12,6 +12,9 @@ from plait_kernels.recording import NotReplayableError, Recording
 
 T = TypeVar("T")
 
+MODE = "relaxed"
+"""Kernels may be loaded for the first time while a step is captured: that is no part of the step."""
+
 
 def capture(step: Callable[[], T], *, known: bool = False) -> Recording[T]:
     """Capture ``step`` without running it, which takes the host as long as launching it would.
@@ -28,7 +31,7 @@ def capture(step: Callable[[], T], *, known: bool = False) -> Recording[T]:
             try:
                 return _captured(step)
             except NotReplayableError:
-                pass  # a kernel that was not loaded yet, perhaps
+                pass  # a library that was not set up yet, perhaps
         _stream().wait_stream(outside)
         step()
         _stream().synchronize()
@@ -54,7 +57,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _recorded(step: Callable[[], T]) -> Recording[T]:
     graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(pool=_pool().handle, capture_error_mode="thread_local")
+    graph.capture_begin(pool=_pool().handle, capture_error_mode=MODE)
     try:
         result = step()
     except RuntimeError as error:
@@ -68,14 +71,24 @@ def _recorded(step: Callable[[], T]) -> Recording[T]:
 
 
 def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-    """End a capture that failed. Where that fails too, PyTorch goes on taking memory from the pool, and would begin no
-    other capture: so it is told to stop."""
+    """End a capture that failed.
+
+    Where that fails too, PyTorch's two allocators go on lending memory of the pool to this graph alone, and no other
+    capture may use it; nor do random numbers work before another capture has ended well. So there is a new pool.
+    """
     try:
         graph.capture_end()
     except RuntimeError:
+        _abandoned.append(graph)
         torch.cuda.synchronize()
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), _pool().handle)
+        _pool.cache_clear()
+        _pool()
+
+
+_abandoned: list[torch.cuda.CUDAGraph] = []
+"""Kept, because the allocators go on asking whether memory is for one of them."""
 
 
 @cache
@@ -96,6 +109,6 @@ class _Pool:
     def __init__(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()
         self._first = torch.cuda.CUDAGraph()
-        self._first.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+        self._first.capture_begin(pool=self.handle, capture_error_mode=MODE)
         self._result = torch.zeros(1, device="cuda")
         self._first.capture_end()

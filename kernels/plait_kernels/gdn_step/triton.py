@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plait_kernels.gated_delta_rule.triton import UNIT_EPS
+from plait_kernels.gated_delta_rule.turned_kernels import UNIT_EPS
 from plait_kernels.storage import Slots
 from plait_kernels.triton_math import convolved, dense_last, power_of_two, shift_window, sigmoid, silu, softplus
 from plait_kernels.tuning import Tunable, bucket
