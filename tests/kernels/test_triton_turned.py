@@ -1,18 +1,16 @@
 """The gated delta rule with a turned state against the recurrence in fp64, and its promises to the bit."""
 
-import dataclasses
 from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
 from plait_kernels.gated_delta_rule import turned
-from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
+from tests.kernels.promises import nothing_of_others_reaches_a_sequence, room_for_more_changes_nothing
 from tests.kernels.scans import Delta
-from tests.kernels.test_scans import Stage, part
+from tests.kernels.test_scans import Stage
 from tests.kernels.test_triton_scans import MIXED
 from tests.kernels.world import LARGE, NAN, Piece
 
@@ -83,31 +81,9 @@ def test_alike_keys_do_not_spoil_the_triangular_system(kernels: Kernels, dtype: 
 
 @pytest.mark.usefixtures("block")
 def test_what_others_bring_does_not_reach_a_sequence(kernels: Kernels) -> None:
-    """Its last block reads beside it: no NaN comes from there, and no bit depends on who is in the step."""
-    pair, alone = Stage(SHAPES["even"], [], [Piece(2, 37), Piece(4, 5)]), Stage(SHAPES["even"], [], [Piece(2, 37)])
-    beside = pair.inputs(torch.bfloat16)
-    for tensor in beside.values():
-        tensor[37:] = float("nan")
-    alone.view[int(alone.slots.rows[0])] = pair.view[int(pair.slots.rows[0])]
-    seen, state = outcome(kernels, pair, beside)
-    single, state_alone = outcome(kernels, alone, part(beside, 0, 37))
-    assert torch.isfinite(single.float()).all()
-    assert torch.equal(seen[:37], single)
-    assert torch.equal(state, state_alone)
+    nothing_of_others_reaches_a_sequence(kernels, SHAPES["even"])
 
 
 @pytest.mark.usefixtures("block")
 def test_a_step_with_room_for_more_gives_the_same_bits(kernels: Kernels) -> None:
-    """As recorded steps have it: tables of a fixed size, whose rest names a sequence without tokens."""
-    plain, roomy = (Stage(SHAPES["odd"], [Piece(5, 1)], [*MIXED, Piece(0, 0)]) for _ in range(2))
-    room = Room(len(plain.segments.chunks) + 3, 200)
-    roomy.segments = dataclasses.replace(roomy.segments, room=room)
-    inputs = plain.inputs(torch.bfloat16)
-    assert torch.equal(outcome(kernels, plain, inputs)[0], outcome(kernels, roomy, inputs)[0])
-    assert torch.equal(plain.memory.bytes, roomy.memory.bytes)
-
-
-def outcome(kernels: Kernels, stage: Stage, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Outputs, and the first sequence's state."""
-    out = stage.scan.run(kernels, inputs, stage.view, stage.slots, stage.segments)
-    return out, stage.view[int(stage.slots.rows[0])].clone()
+    room_for_more_changes_nothing(kernels, SHAPES["odd"], MIXED)

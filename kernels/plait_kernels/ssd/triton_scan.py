@@ -15,6 +15,7 @@ import triton.language as tl
 
 from plait_kernels.segments import Segments
 from plait_kernels.ssd.call import Call
+from plait_kernels.ssd.parallel import run_parallel
 from plait_kernels.ssd.triton_block import added_by, read_block
 from plait_kernels.ssd.triton_states import states_before
 from plait_kernels.tables import scan_table
@@ -39,6 +40,8 @@ SCAN = Tunable(
         for s in (2, 3)
     ),
 )
+FORM = Tunable("ssd_form", {"PARALLEL": 0}, ({"PARALLEL": 0}, {"PARALLEL": 1}))
+"""Whether all blocks are computed side by side (``ssd.parallel``)."""
 LEAST_CUT_ROW = 256
 """Rows are not cut shorter than this: below it, states cost more to write than tokens to read."""
 
@@ -142,7 +145,11 @@ def run_scan(call: Call) -> None:
     wide = call.x.dtype != torch.bfloat16
     x, b, c = (u.float() if wide else u for u in (call.x, call.b, call.c))
     call = Call(**{**vars(call), "x": x, "b": b, "c": c})
-    config: dict[str, Any] = dict(SCAN.config(device, heads, head_dim, state_dim, int(wide)))
+    key = (heads, head_dim, state_dim, int(wide))
+    if FORM.config(device, *key)["PARALLEL"]:
+        run_parallel(call)
+        return
+    config: dict[str, Any] = dict(SCAN.config(device, *key))
     config["P"] = max(TENSOR_CORE_ROWS, min(config["P"], power_of_two(head_dim)))
     config["N"] = power_of_two(state_dim, TENSOR_CORE_ROWS)
     config["PRECISION"] = dot_precision(x.dtype)
