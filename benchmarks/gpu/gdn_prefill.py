@@ -22,6 +22,12 @@ def turned(block: int, warps: int, registers: int, v: int, stages: int) -> Form:
     }
 
 
+def hopper(block: int, warps: int, registers: int, groups: int, stages: int) -> Form:
+    """Solved in the same way; then ``groups`` of 64 values, ``stages`` blocks in shared memory."""
+    scan = {"GROUPS": groups, "STAGES": stages}
+    return {**turned(block, warps, registers, 64, 2), "gdn_hopper_scan": scan}
+
+
 BY_NAME: dict[str, Form] = {
     "turned 64/4/168 64/3": turned(64, 4, 168, 64, 3),
     "turned 64/4/255 64/2": turned(64, 4, 255, 64, 2),
@@ -30,8 +36,14 @@ BY_NAME: dict[str, Form] = {
     "turned 32/4/128 64/3": turned(32, 4, 128, 64, 3),
     "turned 32/4/96 64/4": turned(32, 4, 96, 64, 4),
     "turned 32/2/255 128/3": turned(32, 2, 255, 128, 3),
+    "hopper 64/4/168 1/3": hopper(64, 4, 168, 1, 3),
+    "hopper 64/4/168 1/2": hopper(64, 4, 168, 1, 2),
+    "hopper 64/4/168 2/2": hopper(64, 4, 168, 2, 2),
+    "hopper 32/2/255 1/3": hopper(32, 2, 255, 1, 3),
+    "hopper 32/2/255 1/6": hopper(32, 2, 255, 1, 6),
+    "hopper 32/2/255 2/4": hopper(32, 2, 255, 2, 4),
 }
-"""By block/warps/registers of solving and values/warps or stages of the scan."""
+"""By block/warps/registers of solving and values or groups/stages of the scan."""
 
 
 def case(label: str, parts: tuple[Part, ...]) -> Case:

@@ -14,9 +14,9 @@ from torch import Tensor
 from plait_kernels.gated_delta_rule import turned_kernels as kernels
 from plait_kernels.segments import Segments
 from plait_kernels.storage import Slots
-from plait_kernels.tables import scan_table
+from plait_kernels.tables import ScanTable, scan_table
 from plait_kernels.triton_math import TENSOR_CORE_ROWS, dot_precision, power_of_two
-from plait_kernels.tuning import Tunable
+from plait_kernels.tuning import Config, Tunable
 
 BLOCK = Tunable("gdn_turned_block", {"BLOCK": 32}, ({"BLOCK": 32}, {"BLOCK": 64}))
 SOLVE = Tunable(
@@ -30,6 +30,13 @@ SCAN = Tunable(
     {"V": 64, "num_warps": 4, "num_stages": 2},
     tuple({"V": v, "num_warps": v // 16, "num_stages": s} for v in (64, 128) for s in (2, 3, 4)),
 )
+HOPPER = Tunable(
+    "gdn_hopper_scan",
+    {"GROUPS": 0, "STAGES": 3},
+    tuple({"GROUPS": g, "STAGES": s} for g, s in ((0, 3), (1, 2), (1, 3), (1, 4), (2, 2), (2, 3), (2, 4))),
+)
+"""``GROUPS`` of 64 values in a program of ``hopper``'s scan, where that suits; 0: Triton's scan. ``STAGES`` blocks in
+shared memory. Only a table of a GPU of compute capability 9.0 may ask for it."""
 
 
 def run(
@@ -80,6 +87,9 @@ def run(
         **shape,
         **SOLVE.config(device, *key),
     )
+    wanted = HOPPER.config(device, *key)
+    if wanted["GROUPS"] and _scanned_by_hopper(q, k, block, made, view, slots, table, out, wanted):
+        return
     config = dict(SCAN.config(device, *key))
     config["V"] = min(config["V"], all_v)
     kernels._gdn_turned_scan[(len(table.groups), heads, triton.cdiv(value_dim, config["V"]))](
@@ -101,3 +111,23 @@ def run(
         **shape,
         **config,
     )
+
+
+def _scanned_by_hopper(
+    q: Tensor,
+    k: Tensor,
+    block: int,
+    made: tuple[Tensor, ...],
+    view: Tensor,
+    slots: Slots,
+    table: ScanTable,
+    out: Tensor,
+    config: Config,
+) -> bool:
+    """Whether ``hopper`` knows how, and has done it."""
+    from plait_kernels.gated_delta_rule import hopper
+
+    if not hopper.suits(q, k, out):
+        return False
+    hopper.scan(q, k, hopper.Solved(block, *made), view, slots, table, out, config)
+    return True
