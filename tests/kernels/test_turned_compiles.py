@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("module", "only"),
-    [("gdn_prefill", "turned 64"), ("gdn_prefill", "turned 32"), ("gdn_prefill", "hopper"), ("ssd_prefill", "parallel")],
+    [
+        ("gdn_prefill", "turned 64"),
+        ("gdn_prefill", "turned 32"),
+        ("gdn_prefill", "hopper"),
+        ("ssd_prefill", "parallel"),
+    ],
 )
 def test_every_form_becomes_code_without_needless_waits(module: str, only: str) -> None:
     """In a process of its own: here the interpreter may be on."""

@@ -1,6 +1,7 @@
 """The scan of the turned form on Hopper's own instructions, where they suit. It needs compute capability 9.0."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -42,10 +43,18 @@ def _fetchable(x: Tensor) -> bool:
     return x.data_ptr() % 16 == 0 and token % 8 == 0 and channel == 1 and (head == DIM or x.shape[1] == 1)
 
 
+@cache
+def _layout(row_bytes: int) -> gl.NVMMASharedLayout:
+    """Swizzled as far as a row goes. Kept: making one takes longer than all else about a descriptor."""
+    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, row_bytes), element_bitwidth=16, rank=2)
+
+
+LINE = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
+
+
 def _tiles(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """``x`` ``[rows, columns]``, fetched so many rows and columns at a time, swizzled as far as a row goes."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=min(128, 2 * columns), element_bitwidth=16, rank=2)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns], layout)
+    """``x`` ``[rows, columns]``, fetched so many rows and columns at a time."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns], _layout(2 * columns))
 
 
 def scan(
@@ -62,14 +71,13 @@ def scan(
     key_heads, block = q.shape[1], solved.block
     groups = config["GROUPS"]
     flat = [x.as_strided((tokens, key_heads * DIM), (x.stride(0), 1)) for x in (q, k)]
-    line = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
     scales = solved.scales.view(-1)
     kernels._gdn_hopper_scan[(triton.cdiv(DIM, groups * GROUP_VALUES), heads, len(table.groups))](
         *(_tiles(x, block, DIM) for x in flat),
         _tiles(solved.erased.view(-1, DIM), block, DIM),
         _tiles(solved.written.view(-1, block), groups * GROUP_VALUES, block),
         _tiles(solved.scores.view(-1, block), block, block),
-        TensorDescriptor(scales, [len(scales)], [1], [2 * block], line),
+        TensorDescriptor(scales, [len(scales)], [1], [2 * block], LINE),
         solved.wholes,
         view,
         slots.rows,
