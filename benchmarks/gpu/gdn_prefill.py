@@ -22,9 +22,9 @@ def turned(block: int, warps: int, registers: int, v: int, stages: int) -> Form:
     }
 
 
-def hopper(block: int, warps: int, registers: int, groups: int, stages: int) -> Form:
+def hopper(block: int, warps: int, registers: int, groups: int, stages: int, **scan_options: int) -> Form:
     """Solved in the same way; then ``groups`` of 64 values, ``stages`` blocks in shared memory."""
-    scan = {"GROUPS": groups, "STAGES": stages}
+    scan = {"GROUPS": groups, "STAGES": stages, **scan_options}
     return {**turned(block, warps, registers, 64, 2), "gdn_hopper_scan": scan}
 
 
@@ -42,8 +42,10 @@ BY_NAME: dict[str, Form] = {
     "hopper 32/2/255 1/3": hopper(32, 2, 255, 1, 3),
     "hopper 32/2/255 1/6": hopper(32, 2, 255, 1, 6),
     "hopper 32/2/255 2/4": hopper(32, 2, 255, 2, 4),
+    "hopper 32/2/255 1/3 x2": hopper(32, 2, 255, 1, 3, maxnreg=128),
 }
-"""By block/warps/registers of solving and values or groups/stages of the scan."""
+"""By block/warps/registers of solving and values or groups/stages of the scan. x2: two programs of the scan
+fit a multiprocessor."""
 
 
 def case(label: str, parts: tuple[Part, ...]) -> Case:

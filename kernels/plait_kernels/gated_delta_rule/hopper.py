@@ -1,4 +1,4 @@
-"""The scan of the turned form on Hopper's own instructions, where they suit. It needs compute capability 9.0."""
+"""The scan of the turned form on Hopper's own instructions, where they suit: on compute capability 9.0."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -34,7 +34,13 @@ class Solved:
 def suits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernel knows these shapes, and the copy engine these addresses; ``v`` or what becomes of it."""
     known = v.dtype == torch.bfloat16 and q.shape[2] == v.shape[2] == DIM and q.dtype == k.dtype == v.dtype
-    return known and all(map(_fetchable, (q, k)))
+    return known and _capable(v.device) and all(map(_fetchable, (q, k)))
+
+
+@cache
+def _capable(device: torch.device) -> bool:
+    """Elsewhere than on a GPU nothing runs: a test plays the kernel, or it is only compiled."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def _fetchable(x: Tensor) -> bool:
