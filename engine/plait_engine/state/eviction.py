@@ -172,7 +172,7 @@ class Evictor:
                     break
                 compact_at = 2 * evicted + 1  # Each try looks at everything, so tries become rarer.
             if not self._evict_one():
-                return self._compactor is not None and self._compactor.make_room(demand)
+                return self._compactor is not None and self._compactor.make_room(demand, at_once=True)
             evicted += 1
         return True
 
@@ -290,7 +290,7 @@ class Evictor:
             tally.add(node.pages)
         if node.checkpoint is not None and not node.checkpoint.leases:
             tally.add(node.checkpoint.owned())
-        return tally.slabs > 0 and tally.covers(demand)
+        return tally.covers(demand)
 
 
 class _Tally:

@@ -149,6 +149,10 @@ class UnitPool:
         """Free units in one of this pool's slabs."""
         return len(self._free[slab])
 
+    def taken_in(self, slab: int) -> Iterator[tuple[Granule, int]]:
+        """Units of one of this pool's slabs that are not free, and the references on each."""
+        return ((unit, self.taken[unit]) for unit in self._units_of(slab) if unit in self.taken)
+
     def emptiest(self) -> Iterator[int]:
         """This pool's slabs, those with most free units first."""
         for slabs in reversed(self._by_free):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait_engine.state import compaction
 from plait_engine.state.eviction import (
     Entry,
     EvictionPolicy,
@@ -15,6 +16,7 @@ from plait_engine.state.eviction import (
     LearnedEvictor,
     LeastRecentlyUsed,
     Score,
+    _Tally,
     branch_position,
 )
 from plait_engine.state.ledger import Demand
@@ -360,6 +362,45 @@ def test_survivors_are_moved_together_instead_of_evicted() -> None:
         point = world.tree.match("", tokens).best
         assert point is not None
         world.read(point, tokens)
+
+
+def test_little_is_not_moved_together_while_something_can_be_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "WORTH_IT", 5)  # 20 of 100 slabs, more than could be emptied
+    world, evictor, mover, nodes = scattered(move=True)
+    assert evictor.make_room(more_rows(world))
+    assert not mover.moves
+    assert any(node.is_gone for node in nodes)
+    world.check()
+
+
+def test_where_nothing_can_be_evicted_even_little_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "WORTH_IT", 1)
+    world, evictor, mover, nodes = scattered(move=True)
+    for node in nodes:  # a pinned one stays, but nobody has its addresses
+        point = world.tree.match("", np.append(node.tokens, np.int32(-1))).best
+        assert point is not None
+        world.tree.pin(point)
+    assert evictor.make_room(more_rows(world))
+    assert mover.moves
+    assert not any(node.is_gone for node in nodes)
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_that_room_can_be_made_is_seen_without_a_look_at_everything(
+    move: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a full cache it is asked at every other step."""
+    world, evictor, _, nodes = scattered(move=move)
+    looked: list[Node] = []
+    adds_up = Evictor._adds_up
+
+    def look(evictor: Evictor, tally: _Tally, node: Node, demand: Demand) -> bool:
+        looked.append(node)
+        return adds_up(evictor, tally, node, demand)
+
+    monkeypatch.setattr(Evictor, "_adds_up", look)
+    assert evictor.make_room(more_rows(world))
+    assert len(looked) < len(nodes) / 2
 
 
 def test_in_poison_mode_what_was_moved_away_is_unusable_where_it_lay() -> None:
