@@ -78,7 +78,7 @@ class Forms:
                 right = bool(errors) and all(value <= LIMIT for value in errors.values())
                 broken = [promise for promise, kept in promises.items() if not kept]
                 verdict = f"{'right' if right else 'WRONG'}{', BREAKS ' * bool(broken)}{', '.join(broken)}"
-                print(f"{name:24} {verdict} {failure}", json.dumps(errors), flush=True)
+                print(f"{name:32} {verdict} {failure}", json.dumps(errors), flush=True)
                 if right:
                     yield name, not broken
 
@@ -91,7 +91,7 @@ class Forms:
             runs = [lambda case=case, call=call: case.run(call) for call in calls]  # type: ignore[misc]
             for name in names:
                 with using(self.forms[name]):
-                    yield f"{label:8} {name:24} {seconds_each(runs) * 1e6:8.1f} us  {self.by_kernel(runs)}"
+                    yield f"{label:8} {name:32} {seconds_each(runs) * 1e6:8.1f} us  {self.by_kernel(runs)}"
 
     def by_kernel(self, runs: list[Any]) -> str:
         with profile(activities=[ProfilerActivity.CUDA]) as found:
@@ -112,7 +112,7 @@ class Forms:
             for kernel in found.kernels:
                 code = instructions(kernel["cubin"])
                 counts = " ".join(f"{word} {code[word]}" for word in ("HGMMA", "WARPGROUP", "HMMA", "BAR", "STL"))
-                print(f"{name:24} {kernel['name']:17} shared {kernel['shared']} {counts}", flush=True)
+                print(f"{name:32} {kernel['name']:17} shared {kernel['shared']} {counts}", flush=True)
                 if code["WARPGROUP"] > MOST_WAITS or code["STL"] > MOST_SPILLS:
                     yield f"{name} {kernel['name']}: products that wait for one another, or spilled registers"
 

@@ -76,6 +76,23 @@ def dot(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def onto(total, a, b, PRECISION: tl.constexpr):
+    """``total + a @ b`` summed in fp32."""
+    if INTERPRETED:
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision=PRECISION)
+
+
+@triton.jit
+def fast_exp2(x):
+    """2^x; 0 where that is less than 2^-126, for which ``tl.exp2`` takes three instructions more."""
+    if INTERPRETED:
+        return tl.exp2(x)
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
 def softplus(x):
     """``log(1 + e^x)``; itself beyond 20, as PyTorch has it; a series where 1 + e^x would round to 1."""
     e = tl.exp(tl.minimum(x, 20.0))

@@ -2,7 +2,13 @@
 
 Three launches: decays of all blocks; states before each, a walk that reads the inputs and does little else; outputs of
 all blocks, each from the state before it. A sequence's blocks begin at its own rows, so what else is in a step changes
-no bit of it.
+no bit of it. Between the launches:
+
+``logs`` fp32 ``[blocks, heads, kinds, BLOCK]``, to base 2: what a token is multiplied by where it enters the state
+behind its block (no logarithm); the sum of log decays since the block's start, as it is for reading; the same less the
+log of the token's step size, for what it writes. Exact products have two kinds more: what fp32 lost of the sums.
+``wholes`` fp32 ``[blocks, heads]``: the decay of a whole block.
+``before`` ``[blocks, heads, P, N]``: the state before each block, in the dtype of the products.
 """
 
 from typing import Any
@@ -11,8 +17,10 @@ import torch
 import triton
 
 from plait_kernels.early_start import starts_early
-from plait_kernels.ssd import parallel_kernels as kernels
 from plait_kernels.ssd.call import Call
+from plait_kernels.ssd.parallel_decays import _ssd_decays
+from plait_kernels.ssd.parallel_outputs import _ssd_outputs
+from plait_kernels.ssd.parallel_states import _ssd_states
 from plait_kernels.tables import scan_table
 from plait_kernels.triton_math import TENSOR_CORE_ROWS, dot_precision, multiprocessors, power_of_two
 from plait_kernels.tuning import Tunable
@@ -22,8 +30,9 @@ BLOCK = Tunable("ssd_parallel_block", {"BLOCK": 64}, ({"BLOCK": 64}, {"BLOCK": 1
 STATES = Tunable(
     "ssd_parallel_states",
     {"N": 64, "num_warps": 4, "num_stages": 2},
-    tuple({"N": n, "num_warps": 4, "num_stages": s} for n in (64, 128) for s in (2, 3, 4)),
+    tuple({"N": n, "num_warps": w, "num_stages": s} for n in (64, 128) for w in (4, 8) for s in (2, 3, 4)),
 )
+# With three, what the next head needs is asked for while this one is computed; with two, other programs fill the gap.
 OUTPUTS = Tunable(
     "ssd_parallel_outputs",
     {"ROWS": 64, "HEADS": 8, "num_warps": 4, "num_stages": 2},
@@ -35,6 +44,8 @@ OUTPUTS = Tunable(
     ),
 )
 HEADS_OF_DECAYS = 16
+MOST_EXACT = 32
+"""Tokens of a block of fp32, whose products are no tensor core's: larger tiles fit into no registers."""
 
 
 def run_parallel(call: Call) -> None:
@@ -44,6 +55,8 @@ def run_parallel(call: Call) -> None:
     exact = kind == torch.float32
     key = (heads, head_dim, state_dim, int(exact))
     block = BLOCK.config(device, *key)["BLOCK"]
+    if exact:
+        block = min(block, MOST_EXACT)
     table = scan_table(call.segments, block)
     blocks = len(table.blocks)
     p, n = power_of_two(head_dim, TENSOR_CORE_ROWS), power_of_two(state_dim, TENSOR_CORE_ROWS)
@@ -51,7 +64,7 @@ def run_parallel(call: Call) -> None:
     logs = torch.empty(blocks, heads, kinds, block, dtype=torch.float32, device=device)
     wholes = torch.empty(blocks, heads, dtype=torch.float32, device=device)
     before = torch.empty(blocks, heads, p, n, dtype=kind, device=device)
-    kernels._ssd_decays[(blocks, triton.cdiv(heads, HEADS_OF_DECAYS))](
+    _ssd_decays[(blocks, triton.cdiv(heads, HEADS_OF_DECAYS))](
         call.dt,
         call.a_log,
         call.dt_bias,
@@ -70,7 +83,7 @@ def run_parallel(call: Call) -> None:
     shape: dict[str, Any] = {"BLOCK": block, "P": p, "KINDS": kinds, "PRECISION": dot_precision(kind)}
     config = dict(STATES.config(device, *key))
     config["N"] = min(config["N"], n)
-    kernels._ssd_states[(len(table.groups), heads, n // config["N"])](
+    _ssd_states[(len(table.groups), heads, n // config["N"])](
         call.x,
         call.b,
         logs,
@@ -92,11 +105,11 @@ def run_parallel(call: Call) -> None:
         **starts_early(device),
     )
     config = dict(OUTPUTS.config(device, *key))
-    config["ROWS"] = min(config["ROWS"], block)
+    config["ROWS"] = block if config["ROWS"] >= block else block // 2
     tiles = block // config["ROWS"]
     each = _heads_each(config.pop("HEADS"), per_group, blocks * tiles * heads, multiprocessors(device))
     parts = triton.cdiv(per_group, each)
-    kernels._ssd_outputs[(heads // per_group * parts, tiles, blocks)](
+    _ssd_outputs[(heads // per_group * parts, tiles, blocks)](
         call.x,
         call.b,
         call.c,
