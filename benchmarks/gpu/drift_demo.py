@@ -39,6 +39,7 @@ def replies(device: str, state_dtype: str, asked: list[LookUp]) -> list[str]:
         max_seqs=16,
         max_batch_tokens=2048,
         prefix_reuse=False,
+        tune=False,
     )
     sampling = SamplingParams(temperature=0, max_tokens=REPLY_TOKENS)
     answers = llm.generate(prompts_of(asked), sampling)

@@ -1,46 +1,8 @@
 """Time and ceilings of a GPU."""
 
-import statistics
-from collections.abc import Callable, Sequence
-
 import torch
 
-
-def seconds_each(calls: Sequence[Callable[[], object]], least_seconds: float = 0.02, repeats: int = 5) -> float:
-    """Seconds of one call: all of them, each with buffers of its own, in a graph that is replayed; median of repeats.
-
-    A graph hides what the host takes to launch, as in serving. What cannot be captured is timed as it is launched.
-    """
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            for call in calls:
-                call()
-        run: Callable[[], object] = graph.replay
-    except RuntimeError:
-        torch.cuda.synchronize()
-
-        def run() -> None:
-            for call in calls:
-                call()
-
-    once = _elapsed(run, 1)
-    times = max(1, int(least_seconds / repeats / max(once, 1e-6)))
-    return statistics.median(_elapsed(run, times) for _ in range(repeats)) / len(calls)
-
-
-def _elapsed(run: Callable[[], object], times: int) -> float:
-    """Seconds of one run among ``times``."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(times):
-        run()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1000 / times
+from plait_kernels.cuda.timing import seconds_each
 
 
 def copy_bandwidth(n_bytes: int = 4 << 30) -> float:

@@ -25,7 +25,8 @@ from plait_engine.remembered import remembered
 from plait_engine.runner.grammars import Grammars
 from plait_engine.runner.rows import RowTables
 from plait_engine.runner.runner import ModelRunner
-from plait_engine.runner.warm_up import compiling, warm_up
+from plait_engine.runner.tuning import tune_on_gpu
+from plait_engine.runner.warm_up import compiling, tell_of_late_kernels, warm_up
 from plait_engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from plait_engine.state.arena import Arena
 from plait_engine.state.ledger import Ledger
@@ -151,13 +152,18 @@ def build_engine(config: EngineConfig, progress: Report = lambda _: None, phases
         grammars=Grammars.of_folder(plan.folder, plan.model.vocab_size, plan.eos_token_ids, fast_forward=fast_forward),
     )
     phases.over("memory")
-    with compiling(runner, ledger.reserved, limits, progress):
+    with compiling(runner, ledger.reserved, limits, progress) as asked:
         phases.over("kernels")
         folder = None if config.load_format is LoadFormat.RANDOM else plan.folder
         load(plan.model, folder, seed=config.seed, progress=_every_tenth(progress))
         phases.over("weights")
     runner.settle_threads()
     phases.over("kernels still")
+    if config.tune and tune_on_gpu(runner, ledger, limits, asked, progress):
+        with compiling(runner, ledger.reserved, limits, progress):
+            phases.over("tuning")
+        phases.over("kernels again")
+    tell_of_late_kernels(runner, progress)
     if plan.device.type == "cuda":
         warm_up(runner, ledger.reserved, limits, progress)
         progress(left_over(memory, before, torch.cuda.mem_get_info(plan.device)[0]))

@@ -42,6 +42,7 @@ class EngineConfig:
     ``decode_padding``     decode rows of a step are padded to a multiple of this (rows own a reserved page and slot)
     ``overlap``            plan step N + 1 while step N runs; the plain loop gives the same answers
     ``fast_forward``       compute what a grammar forces all at once; sampled one by one, the answer is the same
+    ``tune``               on a GPU that was not measured, the first start tries which configurations are fastest
     ``prefix_reuse``       reuse what was computed for a common prefix; off: nothing is kept and nothing found
     ``require_state_complete``  the promise, written down: a prefix is reused only where every kind of state is there
     ``checkpoint_interval``  tokens between checkpoints inside long prompts
@@ -65,6 +66,7 @@ class EngineConfig:
     overlap: bool | None = None
     fast_forward: bool | None = None
     threads: int | None = None
+    tune: bool = True
     prefix_reuse: bool = True
     require_state_complete: bool = True
     pin_share: float = 0.25

@@ -27,7 +27,13 @@ GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, logpr
 TIED = {"float32": 1e-3, "bfloat16": 0.25}
 """Two best log-probabilities as close as this may come in either order; behind such a token, another answer is right.
 Of two ways to add in bf16 one logit in 20 is a part of 256 apart."""
-SMALL: dict[str, Any] = {"memory_bytes": 1 << 30, "max_seqs": 64, "max_batch_tokens": 1024, "max_model_len": 640}
+SMALL: dict[str, Any] = {
+    "memory_bytes": 1 << 30,
+    "max_seqs": 64,
+    "max_batch_tokens": 1024,
+    "max_model_len": 640,
+    "tune": False,
+}
 """Little to warm up, and room for many such engines at the same time."""
 
 

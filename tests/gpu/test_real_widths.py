@@ -57,7 +57,7 @@ def answered(folder: str, device: str) -> Answers:
     prompts = [[*prefixes[i % 2], *draw.choices(range(VOCAB), k=n)] for i, n in enumerate(OWN)]
 
     def engine(*, prefix_reuse: bool) -> LLM:
-        settings = {"device": device, "memory_bytes": 4 << 30, "max_seqs": 16, "max_model_len": 4096}
+        settings = {"device": device, "memory_bytes": 4 << 30, "max_seqs": 16, "max_model_len": 4096, "tune": False}
         return LLM(folder, load_format=LoadFormat.RANDOM, dtype="bfloat16", prefix_reuse=prefix_reuse, **settings)
 
     llm = engine(prefix_reuse=False)

@@ -213,7 +213,7 @@ def test_example_shows_the_defaults() -> None:
         assert not defaults[key], f"{key} is commented out, but it has a default: {defaults[key]}"
 
 
-FILE_ONLY = {"pins", "pin_share", "prefix_reuse", "require_state_complete", "fast_forward"}
+FILE_ONLY = {"pins", "pin_share", "prefix_reuse", "require_state_complete", "fast_forward", "tune"}
 
 
 def test_example_keys_are_flags_of_serve() -> None:

@@ -5,7 +5,7 @@ Nobody waits for any of that while serving. ``compiling`` compiles all that step
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from plait_engine.runner.padding_rows import GREEDY, PaddingRows
@@ -16,6 +16,7 @@ from plait_engine.scheduler.scheduler import SchedulerLimits
 from plait_engine.scheduler.step_plan import Row, StepPlan
 from plait_engine.state.ledger import Units
 from plait_engine.state.unit_copy import UnitCopy
+from plait_kernels.tuning import Ask, asking
 
 Report = Callable[[str], None]
 
@@ -45,30 +46,39 @@ def warm_up(runner: ModelRunner, reserved: Units, limits: SchedulerLimits, repor
 
 
 @contextmanager
-def compiling(runner: ModelRunner, reserved: Units, limits: SchedulerLimits, report: Report) -> Iterator[None]:
+def compiling(
+    runner: ModelRunner, reserved: Units, limits: SchedulerLimits, report: Report
+) -> Iterator[Collection[Ask]]:
     """What steps may launch is compiled while something else goes on, and is there at the end. Weights need not be.
 
-    From then on, a kernel that is compiled nevertheless is told of. Without Triton there is nothing to do.
+    Gives the configurations that they ask for. Without Triton there is nothing to do.
     """
     if not runner.kernels.graphs:
-        yield
+        yield ()
         return
-    from plait_kernels.cuda.compile_ahead import CompileAhead, tell_of_compiles
+    from plait_kernels.cuda.compile_ahead import CompileAhead
 
     started = time.perf_counter()
     with CompileAhead() as ahead:
-        with ahead.instead_of_launching():
+        with ahead.instead_of_launching(), asking() as asked:
             steps = rehearse(runner, PaddingRows(runner, reserved), limits)
             copies(runner, reserved)
         rehearsed = time.perf_counter()
-        yield
+        yield asked
         meanwhile = time.perf_counter()
     waited = time.perf_counter() - meanwhile
     report(
         f"kernels: {ahead.kernels} compiled or loaded in {ahead.seconds:.1f} s of threads, asked for by {steps} steps "
         f"in {rehearsed - started:.1f} s; waited {waited:.1f} s more for them"
     )
-    tell_of_compiles(lambda kernel: report(f"somebody waited for a kernel to be compiled: {kernel}"))
+
+
+def tell_of_late_kernels(runner: ModelRunner, report: Report) -> None:
+    """From now on, ``report`` is told of each kernel that is compiled nevertheless."""
+    if runner.kernels.graphs:
+        from plait_kernels.cuda.compile_ahead import tell_of_compiles
+
+        tell_of_compiles(lambda kernel: report(f"somebody waited for a kernel to be compiled: {kernel}"))
 
 
 def copies(runner: ModelRunner, reserved: Units) -> None:

@@ -23,12 +23,14 @@ ALIGNMENT = 16
 
 class CompileAhead(AsyncCompileMode):  # type: ignore[misc]
     """Kernels asked for inside of ``instead_of_launching`` are compiled while the context goes on, and are there when
-    it ends: loaded, and with their launchers made. ``threads``: so many at a time, None for one a core."""
+    it ends: loaded, and with their launchers made. ``threads``: so many at a time, None for one a core. With
+    ``ignore_errors`` a kernel that cannot be made is an error of who launches it, else of the context's end."""
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, *, ignore_errors: bool = False) -> None:
         device = torch.cuda.current_device()
         count = threads or len(os.sched_getaffinity(0))
-        super().__init__(ThreadPoolExecutor(count, "compile", lambda: torch.cuda.set_device(device)))
+        pool = ThreadPoolExecutor(count, "compile", lambda: torch.cuda.set_device(device))
+        super().__init__(pool, ignore_errors=ignore_errors)
         self._seen: set[tuple[Any, ...]] = set()
         self._spent: list[float] = []
 
