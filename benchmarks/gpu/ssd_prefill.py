@@ -18,14 +18,18 @@ def walk(block: int, p: int, warps: int, stages: int) -> Form:
     return {"ssd_form": {"PARALLEL": 0}, "ssd_scan": scan}
 
 
-def parallel(block: int, states: tuple[int, int, int], outputs: tuple[int, int, int, int]) -> Form:
+def parallel(
+    block: int, states: tuple[int, int, int], outputs: tuple[int, int, int, int], registers: int = 255
+) -> Form:
+    """``registers`` of a thread of the outputs at most; fewer let more programs run at once."""
     n, walk_warps, walk_stages = states
     rows, heads, warps, stages = outputs
+    shape = {"ROWS": rows, "HEADS": heads, "num_warps": warps, "num_stages": stages, "maxnreg": registers}
     return {
         "ssd_form": {"PARALLEL": 1},
         "ssd_parallel_block": {"BLOCK": block},
         "ssd_parallel_states": {"N": n, "num_warps": walk_warps, "num_stages": walk_stages},
-        "ssd_parallel_outputs": {"ROWS": rows, "HEADS": heads, "num_warps": warps, "num_stages": stages},
+        "ssd_parallel_outputs": shape,
     }
 
 
@@ -35,17 +39,17 @@ BY_NAME: dict[str, Form] = {
     "walk 64/64/4/3": walk(64, 64, 4, 3),
     "walk 128/64/8/2": walk(128, 64, 8, 2),
     "walk 32/64/4/3": walk(32, 64, 4, 3),
-    "parallel 128 64/4/3 64/8/4/3": parallel(128, (64, 4, 3), (64, 8, 4, 3)),
-    "parallel 128 64/4/4 64/16/4/3": parallel(128, (64, 4, 4), (64, 16, 4, 3)),
-    "parallel 128 64/8/3 64/8/4/2": parallel(128, (64, 8, 3), (64, 8, 4, 2)),
+    "parallel 128 64/4/3 64/16/4/3": parallel(128, (64, 4, 3), (64, 16, 4, 3)),
+    "parallel 128 64/4/4 64/8/4/3": parallel(128, (64, 4, 4), (64, 8, 4, 3)),
+    "parallel 128 64/8/3 64/32/4/3": parallel(128, (64, 8, 3), (64, 32, 4, 3)),
+    "parallel 128 64/8/4 64/16/4/2": parallel(128, (64, 8, 4), (64, 16, 4, 2)),
     "parallel 128 128/8/3 128/8/8/3": parallel(128, (128, 8, 3), (128, 8, 8, 3)),
     "parallel 128 64/4/2 128/16/8/4": parallel(128, (64, 4, 2), (128, 16, 8, 4)),
-    "parallel 128 128/4/2 64/4/4/3": parallel(128, (128, 4, 2), (64, 4, 4, 3)),
-    "parallel 64 64/4/4 64/8/4/3": parallel(64, (64, 4, 4), (64, 8, 4, 3)),
-    "parallel 64 64/4/3 64/16/4/2": parallel(64, (64, 4, 3), (64, 16, 4, 2)),
+    "parallel 64 64/4/4 64/16/4/3": parallel(64, (64, 4, 4), (64, 16, 4, 3)),
+    "parallel 64 64/4/3 64/16/4/2/168": parallel(64, (64, 4, 3), (64, 16, 4, 2), 168),
 }
 """By block/P/warps/stages of the walk; by block, columns/warps/stages of the states, rows/heads/warps/stages of the
-outputs. Each of the three kernels has a time of its own, so the best form may be one that is not here."""
+outputs (and registers). Each of the three kernels has a time of its own: the best form may be one that is not here."""
 
 
 def case(label: str, parts: tuple[Part, ...]) -> Case:

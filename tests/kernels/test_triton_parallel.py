@@ -111,7 +111,7 @@ def test_how_many_heads_a_program_takes_changes_no_bit(
     with FORM.use({"PARALLEL": 1}):
         expected, state = outcome(kernels, stage, inputs)
         stage.memory.bytes.copy_(before)
-        monkeypatch.setattr(parallel, "_heads_each", lambda *_: heads)
+        monkeypatch.setattr(parallel, "_most_heads", lambda *_: heads)
         out, after = outcome(kernels, stage, inputs)
     assert torch.equal(out, expected)
     assert torch.equal(after, state)

@@ -39,7 +39,7 @@ OUTPUTS = Tunable(
     tuple(
         {"ROWS": r, "HEADS": h, "num_warps": r // 16, "num_stages": s}
         for r in (64, 128)
-        for h in (4, 8, 16)
+        for h in (8, 16, 32)
         for s in (2, 3)
     ),
 )
@@ -107,8 +107,8 @@ def run_parallel(call: Call) -> None:
     config = dict(OUTPUTS.config(device, *key))
     config["ROWS"] = block if config["ROWS"] >= block else block // 2
     tiles = block // config["ROWS"]
-    each = _heads_each(config.pop("HEADS"), per_group, blocks * tiles * heads, multiprocessors(device))
-    parts = triton.cdiv(per_group, each)
+    most = _most_heads(config.pop("HEADS"), per_group, blocks * tiles * heads, multiprocessors(device))
+    parts = triton.cdiv(per_group, most)
     _ssd_outputs[(heads // per_group * parts, tiles, blocks)](
         call.x,
         call.b,
@@ -120,7 +120,7 @@ def run_parallel(call: Call) -> None:
         call.out,
         *sizes,
         parts,
-        each,
+        triton.cdiv(per_group, parts),
         *call.x.stride()[:2],
         *call.b.stride()[:2],
         *call.c.stride()[:2],
@@ -131,6 +131,6 @@ def run_parallel(call: Call) -> None:
     )
 
 
-def _heads_each(wanted: int, per_group: int, tiles: int, processors: int) -> int:
-    """Heads that a program takes: fewer than wanted where the GPU would not be full else."""
+def _most_heads(wanted: int, per_group: int, tiles: int, processors: int) -> int:
+    """Heads that a program takes at most: fewer than wanted where the GPU would not be full else."""
     return max(1, min(wanted, per_group, tiles // (2 * processors)))

@@ -107,8 +107,11 @@ def _tile(
     token = tl.arange(0, SEEN)
     p = tl.arange(0, P)
     n = tl.arange(0, N)
-    of_rows = (row < count)[:, None] & (p < head_dim)[None, :]
-    of_tokens = (token < count)[:, None] & (p < head_dim)[None, :]
+    has_p = (p < head_dim)[None, :]
+    of_rows = (row < count)[:, None] & has_p
+    of_x = (tl.minimum(token, count - 1) * x_token)[:, None] + p[
+        None, :
+    ]  # the last again where none is: without weight
     has_n = (n < state_dim)[None, :]
     read = tl.load(c + ((row * c_token)[:, None] + n[None, :]), mask=(row < count)[:, None] & has_n, other=0.0)
     write = tl.load(b + ((token * b_token)[:, None] + n[None, :]), mask=(token < count)[:, None] & has_n, other=0.0)
@@ -116,7 +119,7 @@ def _tile(
     kind: tl.constexpr = before.dtype.element_ty
     for head in range(first, end):
         of_head = logs + head * (KINDS * BLOCK)
-        value = tl.load(x + head * x_head + ((token * x_token)[:, None] + p[None, :]), mask=of_tokens, other=0.0)
+        value = tl.load(x + head * x_head + of_x, mask=has_p, other=0.0)
         state = tl.load(before + head * (P * N) + (p[:, None] * N + n[None, :]))
         if ROWS == SEEN:
             skipped = value
