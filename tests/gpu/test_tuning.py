@@ -34,7 +34,7 @@ def unknown_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         monkeypatch.setitem(tuning._slugs, device, SLUG)
     monkeypatch.setattr(tuning, "CACHE", tmp_path)
     monkeypatch.setattr(tuning_of_engine, "SECONDS", 8.0)
-    monkeypatch.setattr("plait_kernels.tuning.search.MOST", 4)
+    monkeypatch.setattr("plait_kernels.tuning.search.MOST", 3)
     monkeypatch.setattr(bench, "LEAST_SECONDS", 0.002)
     forget()
     yield
@@ -47,7 +47,7 @@ def start(lines: list[str]) -> Built:
         device="cuda",
         dtype="bfloat16",
         memory_bytes=1 << 30,
-        max_seqs=8,
+        max_seqs=4,
         max_batch_tokens=512,
         max_model_len=320,
     )
@@ -77,7 +77,7 @@ def test_the_first_start_tunes_and_the_second_one_knows() -> None:
     assert str(found_path(SLUG)) in told[-1]
     assert not any("somebody waited" in line for line in first)
     found = read_table(found_path(SLUG))
-    assert {"linear", "attention_decode", "attention_prefill"} <= set(found)
+    assert "linear" in found
     for kernel, configs in found.items():
         for config in configs.values():
             assert config.keys() >= tunables()[kernel].default.keys()
@@ -85,6 +85,7 @@ def test_the_first_start_tunes_and_the_second_one_knows() -> None:
     built.engine.check()
 
     if "left for the next start" not in told[-1]:
+        assert {"attention_decode", "attention_prefill"} <= set(found)
         forget()
         second: list[str] = []
         built = start(second)

@@ -37,10 +37,22 @@ class Case:
     times: int = 0
     """How many there were; not all are kept."""
 
-    def take(self, call: OpCall, most: int) -> None:
-        self.times += 1
-        if len(self.calls) < most:
-            self.calls.append(call)
+
+class _Collection:
+    """Takes calls while a step runs: kept are no more than are wanted, since their inputs stay in memory."""
+
+    def __init__(self, wanted: Container[Ask]) -> None:
+        self.cases: dict[Ask, Case] = {}
+        self.step, self.most = 0, 0
+        self._wanted = wanted
+
+    def take(self, call: OpCall, asks: Iterable[Ask]) -> None:
+        for ask in asks:
+            if ask in self._wanted:
+                case = self.cases.setdefault(ask, Case(ask, self.step))
+                if case.step == self.step:
+                    case.times += 1
+                    case.calls += [call] * (len(case.calls) < self.most)
 
 
 def cases_of(runner: ModelRunner, ledger: Ledger, limits: SchedulerLimits, wanted: Container[Ask]) -> list[Case]:
@@ -48,21 +60,15 @@ def cases_of(runner: ModelRunner, ledger: Ledger, limits: SchedulerLimits, wante
 
     Weights must be there, and nothing running.
     """
-    cases: dict[Ask, Case] = {}
-    rows, longest = OwnRows(runner, ledger), limits.max_model_len - 1
+    rows, longest, collection = OwnRows(runner, ledger), limits.max_model_len - 1, _Collection(wanted)
     decodes = [(number, min(HISTORY, longest), 1) for number in _decodes(runner, limits)]
     prompts = [(1, 0, count) for count in _prompts(min(limits.max_batch_tokens, longest))]
     for step, (number, start, count) in enumerate(decodes + prompts):
-        calls: list[tuple[OpCall, tuple[Ask, ...]]] = []
-        with rows.rows(number, start, count) as own, _kept(runner, wanted, calls):
+        collection.step, collection.most = step, TURNS if count == 1 else 1
+        with rows.rows(number, start, count) as own, _watched(runner, collection.take):
             if own:
                 runner.launch(StepPlan(tuple(own))).wait()
-        for call, asks in calls:
-            for ask in asks:
-                case = cases.setdefault(ask, Case(ask, step))
-                if case.step == step:
-                    case.take(call, TURNS if count == 1 else 1)
-    return list(cases.values())
+    return list(collection.cases.values())
 
 
 def _decodes(runner: ModelRunner, limits: SchedulerLimits) -> list[int]:
@@ -79,17 +85,12 @@ def _prompts(most: int) -> list[int]:
 
 
 @contextmanager
-def _kept(runner: ModelRunner, wanted: Container[Ask], calls: list[tuple[OpCall, tuple[Ask, ...]]]) -> Iterator[None]:
-    """Steps run as they are; calls of ops that ask for what is wanted are added to ``calls``."""
+def _watched(runner: ModelRunner, take: Callable[[OpCall, Iterable[Ask]], None]) -> Iterator[None]:
+    """Steps run as they are, none is recorded, and ``take`` is given each call of an op and what it asks for."""
     kernels, graphs = runner.kernels, runner.graphs
     ops = {name: getattr(kernels, name) for name in OPS}
-
-    def keep(call: OpCall, asks: Iterable[Ask]) -> None:
-        if some := tuple(ask for ask in asks if ask in wanted):
-            calls.append((call, some))
-
     for name, op in ops.items():
-        setattr(kernels, name, _watched(op, keep))
+        setattr(kernels, name, _telling(op, take))
     graphs.kernels = Kernels()  # which record nothing
     try:
         yield
@@ -100,13 +101,13 @@ def _kept(runner: ModelRunner, wanted: Container[Ask], calls: list[tuple[OpCall,
             setattr(kernels, name, op)
 
 
-def _watched(op: Callable[..., Any], keep: Callable[[OpCall, Iterable[Ask]], None]) -> Callable[..., Any]:
+def _telling(op: Callable[..., Any], take: Callable[[OpCall, Iterable[Ask]], None]) -> Callable[..., Any]:
     @wraps(op)
     def call(*args: Any, **options: Any) -> Any:
         with asking() as asks:
             result = op(*args, **options)
-        if isinstance(result, Tensor):
-            keep(OpCall(op, args, options), asks)
+        if asks and isinstance(result, Tensor):
+            take(OpCall(op, args, options), asks)
         return result
 
     return call
