@@ -37,6 +37,7 @@ ORACLE, SAMPLING, REMOTE, MEMORY = "test_oracle.py", "test_sampling.py", "test_r
 FORWARD, GRAPHS = "test_fast_forward.py", "runner/test_graphs.py"
 SCHEDULER, FAIRNESS, ABORTS = "scheduler/test_scheduler.py", "scheduler/test_fairness.py", "scheduler/test_aborts.py"
 PREEMPTION, RANDOM = "scheduler/test_preemption.py", "scheduler/test_random_loads.py"
+TUNING = "runner/test_tuning.py"
 
 CONTROLS = (
     # State, chunks, neighbours ----------------------------------------------------------------------------------------
@@ -585,6 +586,42 @@ CONTROLS = (
         f"{ENGINE}/runner/grammars.py",
         "        if not self._fast_forward or sequence.request.sampling.logprobs is not None:",
         "        if not self._fast_forward:",
+    ),
+    # Tuning -----------------------------------------------------------------------------------------------------------
+    Control(
+        "a configuration whose result is not the default's is not chosen",
+        f"{TUNING}::configuration_that_is_wrong",
+        f"{KERNELS}/tuning/search.py",
+        "        if error > truth.limit:",
+        "        if False:",
+    ),
+    Control(
+        "who dies of a configuration does not try it at the next start",
+        f"{TUNING}::who_dies_of_a_configuration",
+        f"{ENGINE}/runner/tuning.py",
+        "    shelf.put(case.ask, default)\n    try:",
+        "    try:",
+    ),
+    Control(
+        "tuning has an end",
+        f"{TUNING}::time_is_over",
+        f"{ENGINE}/runner/tuning.py",
+        "    while left and not bench.over():",
+        "    while left:",
+    ),
+    Control(
+        "memory that tuning has taken is given back",
+        f"{TUNING}::nothing_is_left_behind",
+        f"{ENGINE}/runner/own_rows.py",
+        "                state.release(self._ledger)",
+        "                pass",
+    ),
+    Control(
+        "ops are as they were when tuning is over",
+        f"{TUNING}::nothing_is_left_behind",
+        f"{ENGINE}/runner/tuning_cases.py",
+        "            setattr(kernels, name, op)",
+        "            pass",
     ),
     # Prefix reuse -----------------------------------------------------------------------------------------------------
     *(Control(*row) for row in REUSE),

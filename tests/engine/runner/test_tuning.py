@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from plait_engine.build import build_engine
+from plait_engine.config import EngineConfig
+from plait_engine.demo_model import DEMO_FOLDER
 from plait_engine.engine import Engine
 from plait_engine.runner.own_rows import OwnRows
 from plait_engine.runner.tuning import tune
@@ -227,6 +230,19 @@ def test_rows_have_as_long_a_history_as_memory_holds() -> None:
     with rows.rows(200, 0, 1) as own:
         assert own == []
     engine.ledger.check()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_configuration_may_turn_it_off(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def noted(*args: object) -> int:
+        calls.append(args)
+        return 0
+
+    monkeypatch.setattr("plait_engine.build.tune_on_gpu", noted)
+    build_engine(EngineConfig(model=str(DEMO_FOLDER), device="cpu", memory_bytes=1 << 28, max_seqs=2, tune=wanted))
+    assert len(calls) == wanted
 
 
 @pytest.mark.timeout(600)
