@@ -215,6 +215,7 @@ def _for_cuda(device: torch.device) -> Kernels:
         from plait_kernels.paged_attention.hopper import paged_attention as with_hopper_prefill
 
         kernels.paged_attention = with_hopper_prefill
-        kernels.choices["paged_attention"] = Choice("gluon, triton", "prompts on Hopper's own instructions")
+        for name in ("paged_attention", "gated_delta_rule"):
+            kernels.choices[name] = Choice("gluon, triton", "prompts on Hopper's own instructions")
     kernels.graphs = True
     return kernels

@@ -30,8 +30,16 @@ SCAN = Tunable(
     {"V": 64, "num_warps": 4, "num_stages": 2},
     tuple({"V": v, "num_warps": v // 16, "num_stages": s} for v in (64, 128) for s in (2, 3, 4)),
 )
-# No options yet: no search may try what no GPU has run.
-HOPPER = Tunable("gdn_hopper_scan", {"GROUPS": 0, "STAGES": 3})
+HOPPER = Tunable(
+    "gdn_hopper_scan",
+    {"GROUPS": 0, "STAGES": 3},
+    (
+        {"GROUPS": 1, "STAGES": 3, "maxnreg": 128},
+        {"GROUPS": 1, "STAGES": 3},
+        {"GROUPS": 1, "STAGES": 6},
+        {"GROUPS": 2, "STAGES": 2},
+    ),
+)
 """``GROUPS`` of 64 values in a program of ``hopper``'s scan, where that suits; 0: Triton's scan. ``STAGES`` blocks in
 shared memory. With ``maxnreg`` 128 two programs of one group and three blocks of 32 fit a multiprocessor."""
 
