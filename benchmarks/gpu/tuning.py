@@ -71,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help=f"a folder, or one of {', '.join(NAMES)}")
     parser.add_argument("--seconds", type=float, default=of_engine.SECONDS, help="that a start may try for")
+    parser.add_argument("--starts", default=",".join(STARTS), help="some of them, in this order")
     parser.add_argument("--one", nargs=2, metavar=("START", "FOLDER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     of_engine.SECONDS = args.seconds
@@ -83,7 +84,7 @@ def main() -> None:
         model = str(Path(folder) / "model") if args.model in NAMES else args.model
         if args.model in NAMES:
             write_model(args.model, Path(model))
-        for name in STARTS:
+        for name in args.starts.split(","):
             print(name, flush=True)
             command = [sys.executable, "-m", "benchmarks.gpu.tuning", model, "--seconds", str(args.seconds)]
             subprocess.run([*command, "--one", name, folder], check=True)

@@ -37,13 +37,17 @@ def tune_on_gpu(
         return 0
     from plait_kernels.cuda.bench import GpuBench
 
-    return tune(runner, ledger, limits, asked, report, GpuBench(SECONDS, COMPILING_SECONDS))
+    bench = GpuBench(SECONDS, COMPILING_SECONDS)
+    try:
+        return tune(runner, ledger, limits, asked, report, bench)
+    finally:
+        bench.close()
 
 
 def tune(
     runner: ModelRunner, ledger: Ledger, limits: SchedulerLimits, asked: Iterable[Ask], report: Report, bench: Bench
 ) -> int:
-    """How many of the kernels and shapes ``asked`` for have another configuration now than before.
+    """How many of the kernels and shapes ``asked`` for may have another configuration now than before.
 
     Weights must be there, and nothing running. ``bench``: with as much time as there is for it.
     """
@@ -60,10 +64,7 @@ def tune(
     except Exception as error:
         log.warning("tuning has failed: what was not tried keeps its default", exc_info=True)
         report(f"tuning: ended by {type(error).__name__}: {str(error)[:200]}")
-        return 0
-    finally:
-        if runner.device.type == "cuda":
-            torch.cuda.empty_cache()
+        return len(wanted)
 
 
 def _tune(cases: list[Case], wanted: Iterable[Ask], ledger: Ledger, shelf: Shelf, report: Report, bench: Bench) -> int:

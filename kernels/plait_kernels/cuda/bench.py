@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+import torch
+
+from plait_kernels.cuda import graph
 from plait_kernels.cuda.compile_ahead import CompileAhead
 from plait_kernels.cuda.timing import seconds_each
 
@@ -17,8 +20,10 @@ class GpuBench:
     def __init__(self, seconds: float, compiling_seconds: float) -> None:
         self._end = time.perf_counter() + seconds
         self._compiling_left = compiling_seconds
+        self._timed = False
 
     def seconds_each(self, calls: Sequence[Callable[[], object]], worth_seconds: float) -> float:
+        self._timed = True
         return seconds_each(calls, LEAST_SECONDS, REPEATS, worth_seconds=worth_seconds)
 
     def compile(self, calls: Iterable[Callable[[], object]]) -> None:
@@ -33,3 +38,10 @@ class GpuBench:
 
     def over(self) -> bool:
         return self._compiling_left < 0 or time.perf_counter() > self._end
+
+    def close(self) -> None:
+        """Give back the memory of calls that were timed. Captures that are kept share a pool that never shrinks; these
+        were larger than any of them."""
+        if self._timed:
+            graph._pool.cache_clear()
+            torch.cuda.empty_cache()

@@ -175,6 +175,7 @@ def test_an_error_ends_tuning_and_not_the_start(op: Linear, monkeypatch: pytest.
         patch.setattr(engine.runner, "launch", fails)
         lines = tuned(engine, asked, Bench(op))
     assert lines[-1] == "tuning: ended by RuntimeError: no memory"
+    assert not found_path("cpu").exists()
     assert engine.runner.kernels.linear is op
     run(engine, ask("a", prompt_of(9)))
 
