@@ -193,7 +193,7 @@ class Mamba:
 
         n_bytes = 2 * sequences * inner * self.state_dim * state.itemsize + new * 2 * (self.channels + inner)
         flops = new * inner * 4 * self.state_dim
-        tunables = ("ssd_step",) if decodes else ("ssd_scan",)
+        tunables = ("ssd_step",) if decodes else ("ssd_parallel_block", "ssd_parallel_states", "ssd_parallel_outputs")
         return Case("ssd", "M2", label, n_bytes, flops, make, ssd_reference.ssd, tunables)
 
     def step(self, label: str, rows: int, state: torch.dtype) -> Case:

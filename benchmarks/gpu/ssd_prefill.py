@@ -1,7 +1,7 @@
 """Forms of the state-space dual scan's longer pieces on this GPU: each checked in a process of its own, then timed.
 
 python -m benchmarks.gpu.ssd_prefill                  # all forms
-python -m benchmarks.gpu.ssd_prefill --only parallel  # those whose name has this in it
+python -m benchmarks.gpu.ssd_prefill --only "128 "    # those whose name has this in it
 python -m benchmarks.gpu.ssd_prefill --no-check       # times only
 python -m benchmarks.gpu.ssd_prefill --compile-only   # compile all of it; needs no GPU
 """
@@ -13,11 +13,6 @@ from benchmarks.gpu.scan_forms import Form, Forms, main
 from benchmarks.gpu.world import Part
 
 
-def walk(block: int, p: int, warps: int, stages: int) -> Form:
-    scan = {"BLOCK": block, "P": p, "num_warps": warps, "num_stages": stages}
-    return {"ssd_form": {"PARALLEL": 0}, "ssd_scan": scan}
-
-
 def parallel(
     block: int, states: tuple[int, int, int], outputs: tuple[int, int, int, int], registers: int = 255
 ) -> Form:
@@ -26,7 +21,6 @@ def parallel(
     rows, heads, warps, stages = outputs
     shape = {"ROWS": rows, "HEADS": heads, "num_warps": warps, "num_stages": stages, "maxnreg": registers}
     return {
-        "ssd_form": {"PARALLEL": 1},
         "ssd_parallel_block": {"BLOCK": block},
         "ssd_parallel_states": {"N": n, "num_warps": walk_warps, "num_stages": walk_stages},
         "ssd_parallel_outputs": shape,
@@ -34,22 +28,17 @@ def parallel(
 
 
 BY_NAME: dict[str, Form] = {
-    "walk 64/64/8/2": walk(64, 64, 8, 2),
-    "walk 64/64/4/2": walk(64, 64, 4, 2),
-    "walk 64/64/4/3": walk(64, 64, 4, 3),
-    "walk 128/64/8/2": walk(128, 64, 8, 2),
-    "walk 32/64/4/3": walk(32, 64, 4, 3),
-    "parallel 128 64/4/3 64/16/4/3": parallel(128, (64, 4, 3), (64, 16, 4, 3)),
-    "parallel 128 64/4/4 64/8/4/3": parallel(128, (64, 4, 4), (64, 8, 4, 3)),
-    "parallel 128 64/8/3 64/32/4/3": parallel(128, (64, 8, 3), (64, 32, 4, 3)),
-    "parallel 128 64/8/4 64/16/4/2": parallel(128, (64, 8, 4), (64, 16, 4, 2)),
-    "parallel 128 128/8/3 128/8/8/3": parallel(128, (128, 8, 3), (128, 8, 8, 3)),
-    "parallel 128 64/4/2 128/16/8/4": parallel(128, (64, 4, 2), (128, 16, 8, 4)),
-    "parallel 64 64/4/4 64/16/4/3": parallel(64, (64, 4, 4), (64, 16, 4, 3)),
-    "parallel 64 64/4/3 64/16/4/2/168": parallel(64, (64, 4, 3), (64, 16, 4, 2), 168),
+    "128 64/4/3 64/16/4/3": parallel(128, (64, 4, 3), (64, 16, 4, 3)),
+    "128 64/4/4 64/8/4/3": parallel(128, (64, 4, 4), (64, 8, 4, 3)),
+    "128 64/8/3 64/32/4/3": parallel(128, (64, 8, 3), (64, 32, 4, 3)),
+    "128 64/8/4 64/16/4/2": parallel(128, (64, 8, 4), (64, 16, 4, 2)),
+    "128 128/8/3 128/8/8/3": parallel(128, (128, 8, 3), (128, 8, 8, 3)),
+    "128 64/4/2 128/16/8/4": parallel(128, (64, 4, 2), (128, 16, 8, 4)),
+    "64 64/4/4 64/16/4/3": parallel(64, (64, 4, 4), (64, 16, 4, 3)),
+    "64 64/4/3 64/16/4/2/168": parallel(64, (64, 4, 3), (64, 16, 4, 2), 168),
 }
-"""By block/P/warps/stages of the walk; by block, columns/warps/stages of the states, rows/heads/warps/stages of the
-outputs (and registers). Each of the three kernels has a time of its own: the best form may be one that is not here."""
+"""By block, columns/warps/stages of the states, rows/heads/warps/stages of the outputs (and registers). Each of the
+three kernels has a time of its own: the best form may be one that is not here."""
 
 
 def case(label: str, parts: tuple[Part, ...]) -> Case:

@@ -9,17 +9,16 @@ from torch import Tensor
 from plait_kernels.recording import NotReplayableError
 from plait_kernels.segments import Segments
 
-Key = tuple[str, int, int]
-"""Which table, what it is cut into, and the longest row; 0 where there is no such limit."""
+Key = tuple[str, int]
+"""Which table, and what it is cut into."""
 
 
 @dataclass(frozen=True)
 class ScanTable:
     """The chunk table as scans walk it.
 
-    ``rows``    int32 ``[rows, 5]``: (start, end, chunk, sequence, first block). Rows of the chunk table, cut further
-    where they
-                are longer than asked for; ``chunk`` is the row of the chunk table that ends here, else -1
+    ``rows``    int32 ``[rows, 5]``: (start, end, chunk, sequence, first block), of the chunk table; ``chunk`` is -1
+                where there is only room for one
     ``groups``  int32 ``[groups, 3]``: (first row, end row, sequence), one for each sequence that has rows
     ``blocks``  int32 ``[blocks, 2]``: (start, end) of the blocks that rows are cut into, row after row
     """
@@ -29,9 +28,8 @@ class ScanTable:
     blocks: Tensor
 
 
-def scan_table(segments: Segments, block: int, longest_row: int | None = None) -> ScanTable:
-    """``longest_row`` (a multiple of ``block``) cuts longer rows."""
-    return ScanTable(*_kept(segments, ("scan", block, longest_row or 0)))
+def scan_table(segments: Segments, block: int) -> ScanTable:
+    return ScanTable(*_kept(segments, ("scan", block)))
 
 
 def query_tiles(segments: Segments, tokens: int) -> Tensor:
@@ -39,7 +37,7 @@ def query_tiles(segments: Segments, tokens: int) -> Tensor:
 
     Those with the longest history come first: they take longest, and the short ones fill the gaps at the end.
     """
-    return _kept(segments, ("tiles", tokens, 0))[0]
+    return _kept(segments, ("tiles", tokens))[0]
 
 
 def refill(recorded: Segments, fresh: Segments) -> None:
@@ -86,25 +84,22 @@ def _host_tables(segments: Segments, key: Key) -> list[tuple[list[tuple[int, ...
     """Rows and width of each table of ``key``."""
     if key[0] == "tiles":
         return [(_tiles(segments, key[1]), 2)]
-    rows, groups, blocks = _scan(segments, key[1], key[2])
+    rows, groups, blocks = _scan(segments, key[1])
     return [(rows, 5), (groups, 3), (blocks, 2)]
 
 
-def _scan(segments: Segments, block: int, longest_row: int) -> tuple[list[tuple[int, ...]], ...]:
+def _scan(segments: Segments, block: int) -> tuple[list[tuple[int, ...]], ...]:
     rows: list[tuple[int, ...]] = []
     groups: list[tuple[int, ...]] = []
     blocks: list[tuple[int, ...]] = []
     for index, chunk in enumerate(segments.chunks):
         first = groups.pop()[0] if groups and groups[-1][2] == chunk.sequence else len(rows)
-        size = longest_row or chunk.end - chunk.start
-        for start in range(chunk.start, chunk.end, size):
-            end = min(start + size, chunk.end)
-            rows.append((start, end, index if end == chunk.end else -1, chunk.sequence, len(blocks)))
-            blocks.extend((at, min(at + block, end)) for at in range(start, end, block))
+        rows.append((chunk.start, chunk.end, index, chunk.sequence, len(blocks)))
+        blocks.extend((at, min(at + block, chunk.end)) for at in range(chunk.start, chunk.end, block))
         groups.append((first, len(rows), chunk.sequence))
     if segments.room is not None:
         tokens, void, end = segments.tokens - segments.decodes, segments.sequences - 1, segments.tokens
-        most = segments.room.chunks + (tokens // longest_row if longest_row else 0)
+        most = segments.room.chunks
         _fill(rows, most, (end, end, -1, void, len(blocks)))
         _fill(groups, segments.sequences - segments.decodes, (0, 0, void))
         _fill(blocks, tokens // block + most, (end, end))

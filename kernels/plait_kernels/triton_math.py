@@ -136,14 +136,6 @@ def running_log(log_decay):
 
 
 @triton.jit
-def decay_between(high, low, BLOCK: tl.constexpr):
-    """``[BLOCK, BLOCK]``: exp of the sum of log decays over (j, i], 0 for j after i."""
-    at = tl.arange(0, BLOCK)
-    span = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
-    return tl.exp(tl.where(at[:, None] >= at[None, :], span, MINUS_INFINITY))
-
-
-@triton.jit
 def arrive(counter, programs):
     """Whether this is the last of ``programs`` programs to get here. What all of them stored before is then visible to
     loads that bypass the first-level cache (``.cg``), and what they read is no longer needed."""

@@ -26,8 +26,8 @@ def step(name: str) -> Segments:
 
 
 def tables(segments: Segments) -> list[torch.Tensor]:
-    cut, whole = scan_table(segments, 16, 32), scan_table(segments, 16)
-    return [t for scan in (cut, whole) for t in (scan.rows, scan.groups, scan.blocks)] + [query_tiles(segments, 8)]
+    scan = scan_table(segments, 16)
+    return [scan.rows, scan.groups, scan.blocks, query_tiles(segments, 8)]
 
 
 @pytest.mark.parametrize("recorded", STEPS)

@@ -8,7 +8,6 @@ import torch
 from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (before anything imports triton)
 from plait_kernels.select import Kernels
 from plait_kernels.ssd import parallel
-from plait_kernels.ssd.triton_scan import FORM
 from tests.kernels.promises import nothing_of_others_reaches_a_sequence, outcome, room_for_more_changes_nothing
 from tests.kernels.scans import Ssd
 from tests.kernels.test_scans import Stage
@@ -36,7 +35,7 @@ def block(request: pytest.FixtureRequest) -> Iterator[int]:
     """Blocks of so many tokens, in one tile of rows or in two."""
     size, rows = request.param
     blocks, outputs = parallel.BLOCK.use({"BLOCK": size}), parallel.OUTPUTS.use({"ROWS": rows})
-    with FORM.use({"PARALLEL": 1}), parallel.STATES.use({"N": 16}), blocks, outputs:
+    with parallel.STATES.use({"N": 16}), blocks, outputs:
         yield size
 
 
@@ -108,10 +107,9 @@ def test_how_many_heads_a_program_takes_changes_no_bit(
     """It takes fewer where the GPU would not be full else, which depends on all that is in the step."""
     stage = Stage(SHAPES["uneven"], [], [Piece(2, 70)])
     inputs, before = stage.inputs(torch.bfloat16), stage.memory.bytes.clone()
-    with FORM.use({"PARALLEL": 1}):
-        expected, state = outcome(kernels, stage, inputs)
-        stage.memory.bytes.copy_(before)
-        monkeypatch.setattr(parallel, "_most_heads", lambda *_: heads)
-        out, after = outcome(kernels, stage, inputs)
+    expected, state = outcome(kernels, stage, inputs)
+    stage.memory.bytes.copy_(before)
+    monkeypatch.setattr(parallel, "_most_heads", lambda *_: heads)
+    out, after = outcome(kernels, stage, inputs)
     assert torch.equal(out, expected)
     assert torch.equal(after, state)

@@ -9,7 +9,6 @@ from tests.kernels.triton_world import MARKS, triton_kernels  # isort: skip  (be
 from plait_kernels import tuning
 from plait_kernels.segments import Room
 from plait_kernels.select import Kernels
-from plait_kernels.ssd import triton_scan
 from tests.kernels import test_scans
 from tests.kernels.scans import Conv, Delta, Scan, Ssd
 from tests.kernels.test_scans import Stage
@@ -106,17 +105,6 @@ def test_views_into_a_projection_are_taken_as_they_are(kernels: Kernels) -> None
     test_scans.test_views_into_a_projection_are_taken_as_they_are(kernels)
 
 
-def test_cut_rows_give_what_whole_ones_give(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long sequences are scanned in pieces side by side, from states that a pass between them finds."""
-    cuts: list[int | None] = []
-    monkeypatch.setattr(triton_scan, "_cut", lambda *_: cuts.append(32) or 32)
-    scan = SCANS["ssd"]
-    with triton_scan.SCAN.use({"BLOCK": 16}):
-        stage = Stage(scan, [Piece(5, 1)], [Piece(9, 70, cuts=(3, 41), emits=(0, 1)), Piece(0, 17)])
-        stage.check(kernels, stage.inputs())
-    assert cuts
-
-
 def test_alike_keys_do_not_spoil_the_triangular_system(kernels: Kernels) -> None:
     """Equal keys, full steps, hardly any decay: powers of the system would reach 1e18 in a block of 64."""
     scan = Delta(key_heads=1, value_heads=1, key_dim=8, value_dim=16)
@@ -134,7 +122,8 @@ def test_alike_keys_do_not_spoil_the_triangular_system(kernels: Kernels) -> None
         ("gdn_turned_block", {"BLOCK": 32}, "delta"),
         ("gdn_turned_scan", {"V": 16}, "delta"),
         ("gdn_step", {"V": 8}, "delta"),
-        ("ssd_scan", {"BLOCK": 16, "P": 16}, "ssd"),
+        ("ssd_parallel_block", {"BLOCK": 32}, "ssd"),
+        ("ssd_parallel_states", {"N": 16}, "ssd"),
         ("ssd_step", {"P": 4}, "ssd"),
         ("conv_tiles", {"TOKENS": 16, "BLOCK": 8}, "conv"),
         ("conv_step", {"BLOCK": 4}, "conv"),

@@ -10,11 +10,12 @@ import triton
 import triton.language as tl
 
 from plait_kernels.triton_math import (
-    INTERPRETED,
     LOG2_E,
     MINUS_INFINITY,
     SMALLEST_LOG_DECAY,
     dot,
+    fast_exp2,
+    onto,
     running_log,
     sigmoid,
     softplus,
@@ -22,15 +23,6 @@ from plait_kernels.triton_math import (
 
 UNIT_EPS = tl.constexpr(1e-6)
 """Added to the squared length of q and k, as the models were trained."""
-
-
-@triton.jit
-def _onto(total, a, b, PRECISION: tl.constexpr):
-    """``total + a @ b`` summed in fp32."""
-    if INTERPRETED:
-        a = a.to(tl.float32)
-        b = b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision=PRECISION)
 
 
 @triton.jit
@@ -54,16 +46,8 @@ def _inverse(system, BLOCK: tl.constexpr, HALVED: tl.constexpr, PRECISION: tl.co
             rounded = inverse.to(kind)
             part = dot(tl.where(below, system, tl.zeros_like(system)), rounded, PRECISION)
             # Negated here and not before: with `rounded` itself on the left ptxas runs products one by one.
-            inverse = _onto(inverse, -rounded, part.to(kind), PRECISION)
+            inverse = onto(inverse, -rounded, part.to(kind), PRECISION)
     return inverse
-
-
-@triton.jit
-def _exp2(x):
-    """2^x; 0 where that is less than 2^-126, for which ``tl.exp2`` takes three instructions more."""
-    if INTERPRETED:
-        return tl.exp2(x)
-    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -132,21 +116,21 @@ def _gdn_turned_solve(
     log_decay = tl.where(live, tl.maximum(rate * softplus(raw + bias), SMALLEST_LOG_DECAY) * LOG2_E, 0.0)
     high, low, total_high, total_low = running_log(log_decay)  # to base 2
     beta = sigmoid(beta)
-    before = _exp2(high + low)
+    before = fast_exp2(high + low)
     system = dot(key, tl.trans(key), PRECISION)
     inner = dot(query, tl.trans(key), PRECISION)
     diagonal = row[:, None] == row[None, :]
     of_key = _inverse_lengths(system, diagonal)
     of_query = _inverse_lengths(dot(query, tl.trans(query), PRECISION), diagonal) * query_scale
     own = tl.program_id(0).to(tl.int64) * heads + head
-    behind = _exp2((total_high - high) + (total_low - low)) * of_key
+    behind = fast_exp2((total_high - high) + (total_low - low)) * of_key
     tl.store(scales + own * 2 * BLOCK + row * 2, tl.where(live, before * of_query, 0.0))
     tl.store(scales + own * 2 * BLOCK + row * 2 + 1, tl.where(live, behind, 0.0))
-    tl.store(wholes + own, _exp2(total_high + total_low))
+    tl.store(wholes + own, fast_exp2(total_high + total_low))
 
     kind: tl.constexpr = erased.dtype.element_ty
     span = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
-    decay = _exp2(tl.where(row[:, None] >= row[None, :], span, MINUS_INFINITY)) * of_key[None, :]
+    decay = fast_exp2(tl.where(row[:, None] >= row[None, :], span, MINUS_INFINITY)) * of_key[None, :]
     square = row[:, None] * BLOCK + row[None, :]
     tl.store(scores + own * BLOCK * BLOCK + square, (inner * decay * of_query[:, None]).to(kind))
     system = tl.where(row[:, None] > row[None, :], system * decay * (beta * of_key)[:, None], 0.0)
@@ -227,8 +211,8 @@ def _gdn_turned_scan(
             rounded = state.to(kind)
             fresh = u.to(tl.float32) - dot(rounded, tl.trans(w), PRECISION)
             o = dot(rounded, tl.trans(query), PRECISION) * before[None, :]
-            state = _onto(state * whole, (fresh * behind[None, :]).to(kind), key, PRECISION)
-            o = _onto(o, fresh.to(kind), tl.trans(inner), PRECISION)
+            state = onto(state * whole, (fresh * behind[None, :]).to(kind), key, PRECISION)
+            o = onto(o, fresh.to(kind), tl.trans(inner), PRECISION)
             place = out + (begin * heads + head) * value_dim + ((token * heads * value_dim)[None, :] + j[:, None])
             tl.store(place, o.to(out.dtype.element_ty), mask=live[None, :] & has_j[:, None])
         if EMITTING:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plait_kernels.ssd.triton_block import step_size_of
+from plait_kernels.ssd.step_size import step_size_of
 from plait_kernels.storage import Slots
 from plait_kernels.triton_math import (
     COUNTERS,

@@ -11,6 +11,7 @@ log of the token's step size, for what it writes. Exact products have two kinds 
 ``before`` ``[blocks, heads, P, N]``: the state before each block, in the dtype of the products.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,10 +50,12 @@ MOST_EXACT = 32
 
 
 def run_parallel(call: Call) -> None:
-    """``call`` has inputs of the products' dtype."""
+    # Tensor cores multiply bf16; everything else is multiplied as fp32, fp16 because a state may be too large for it.
+    exact = call.x.dtype != torch.bfloat16
+    if exact:
+        call = replace(call, x=call.x.float(), b=call.b.float(), c=call.c.float())
     head_dim, state_dim, per_group = call.sizes
     heads, device, kind = call.x.shape[1], call.x.device, call.x.dtype
-    exact = kind == torch.float32
     key = (heads, head_dim, state_dim, int(exact))
     block = BLOCK.config(device, *key)["BLOCK"]
     if exact:

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from plait_kernels.early_start import wait_for_others
-from plait_kernels.ssd.triton_block import step_size_of
+from plait_kernels.ssd.step_size import step_size_of
 from plait_kernels.triton_math import LOG2_E, SMALLEST_LOG_DECAY, fast_exp2
 
 

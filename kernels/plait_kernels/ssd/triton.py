@@ -5,7 +5,7 @@ from torch import Tensor
 
 from plait_kernels.segments import Segments
 from plait_kernels.ssd.call import Call
-from plait_kernels.ssd.triton_scan import run_scan
+from plait_kernels.ssd.parallel import run_parallel
 from plait_kernels.ssd.triton_step import run_step
 from plait_kernels.storage import Slots
 from plait_kernels.triton_math import dense_last
@@ -31,5 +31,5 @@ def ssd(
     if segments.decodes:
         run_step(call)
     if segments.chunks:
-        run_scan(call)
+        run_parallel(call)
     return out

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.ssd.call import Call
-from plait_kernels.ssd.triton_block import step_size_of
+from plait_kernels.ssd.step_size import step_size_of
 from plait_kernels.triton_math import power_of_two
 from plait_kernels.tuning import Tunable, bucket
 
