@@ -19,6 +19,8 @@ MINUS_INFINITY = tl.constexpr(float("-inf"))
 SMALLEST_LOG_DECAY = tl.constexpr(-200.0)
 """Its exponential is 0 in fp32; less would only spoil the sums that it is part of."""
 
+WARP = 32
+"""Threads that run together."""
 TENSOR_CORE_ROWS = 16
 """The least extent of a matrix in ``tl.dot``."""
 

@@ -7,7 +7,7 @@ import triton.language as tl
 from plait_kernels.early_start import starts_early, wait_for_others
 from plait_kernels.ssd.call import Call
 from plait_kernels.ssd.step_size import step_size_of
-from plait_kernels.triton_math import power_of_two
+from plait_kernels.triton_math import WARP, power_of_two
 from plait_kernels.tuning import Tunable, bucket
 
 STEP = Tunable(
@@ -77,6 +77,8 @@ def run_step(call: Call) -> None:
     heads, n = call.x.shape[1], power_of_two(state_dim)
     config = dict(STEP.config(call.x.device, bucket(call.segments.decodes), heads, head_dim, state_dim))
     config["P"] = min(config["P"], power_of_two(head_dim))
+    # No more threads than entries: copies of a thread in another warp could read what is written already.
+    config["num_warps"] = min(config["num_warps"], max(1, config["P"] * n // WARP))
     _ssd_step[(call.segments.decodes, heads, triton.cdiv(head_dim, config["P"]))](
         call.x,
         call.dt,
