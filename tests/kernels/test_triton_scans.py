@@ -122,7 +122,6 @@ def test_alike_keys_do_not_spoil_the_triangular_system(kernels: Kernels) -> None
         ("gdn_turned_block", {"BLOCK": 32}, "delta"),
         ("gdn_turned_scan", {"V": 16}, "delta"),
         ("gdn_step", {"V": 8}, "delta"),
-        ("gdn_step", {"V": 8, "PROGRAMS": 1, "STAGES": 2}, "delta"),
         ("ssd_parallel_block", {"BLOCK": 32}, "ssd"),
         ("ssd_parallel_states", {"N": 16}, "ssd"),
         ("ssd_step", {"P": 4}, "ssd"),

@@ -32,16 +32,16 @@ def seconds_each(
         run = capture(run_all).run
     except NotReplayableError:
         run = run_all
-    once = _elapsed(run, 1)
+    once = elapsed(run, 1)
     if once > worth_seconds * len(calls):
-        once = min(once, _elapsed(run, 1))
+        once = min(once, elapsed(run, 1))
         if once > worth_seconds * len(calls):
             return once / len(calls)
     times = max(1, int(least_seconds / repeats / max(once, 1e-6)))
-    return statistics.median(_elapsed(run, times) for _ in range(repeats)) / len(calls)
+    return statistics.median(elapsed(run, times) for _ in range(repeats)) / len(calls)
 
 
-def _elapsed(run: Callable[[], object], times: int) -> float:
+def elapsed(run: Callable[[], object], times: int) -> float:
     """Seconds of one run among ``times``."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
