@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import torch
 
-from plait_kernels.cuda import graph
 from plait_kernels.cuda.compile_ahead import CompileAhead
+from plait_kernels.cuda.graph import renew_pool
 from plait_kernels.cuda.timing import seconds_each
 
 LEAST_SECONDS, REPEATS = 0.01, 3
@@ -43,5 +43,5 @@ class GpuBench:
         """Give back the memory of calls that were timed. Captures that are kept share a pool that never shrinks; these
         were larger than any of them."""
         if self._timed:
-            graph._pool.cache_clear()
+            renew_pool()
             torch.cuda.empty_cache()

@@ -74,7 +74,7 @@ def _abandon(graph: torch.cuda.CUDAGraph) -> None:
     """End a capture that failed.
 
     Where that fails too, PyTorch's two allocators go on lending memory of the pool to this graph alone, and no other
-    capture may use it; nor do random numbers work before another capture has ended well. So there is a new pool.
+    capture may use it; nor do random numbers work before another capture has ended well, as that of a new pool does.
     """
     try:
         graph.capture_end()
@@ -83,12 +83,17 @@ def _abandon(graph: torch.cuda.CUDAGraph) -> None:
         torch.cuda.synchronize()
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), _pool().handle)
-        _pool.cache_clear()
+        renew_pool()
         _pool()
 
 
 _abandoned: list[torch.cuda.CUDAGraph] = []
 """Kept, because the allocators go on asking whether memory is for one of them."""
+
+
+def renew_pool() -> None:
+    """The next capture begins another pool. The one before ends with the last graph that uses it."""
+    _pool.cache_clear()
 
 
 @cache
