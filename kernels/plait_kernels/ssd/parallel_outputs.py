@@ -109,9 +109,8 @@ def _tile(
     n = tl.arange(0, N)
     has_p = (p < head_dim)[None, :]
     of_rows = (row < count)[:, None] & has_p
-    of_x = (tl.minimum(token, count - 1) * x_token)[:, None] + p[
-        None, :
-    ]  # the last again where none is: without weight
+    # Where there is no token the last one is read again, without weight.
+    of_x = (tl.minimum(token, count - 1) * x_token)[:, None] + p[None, :]
     has_n = (n < state_dim)[None, :]
     read = tl.load(c + ((row * c_token)[:, None] + n[None, :]), mask=(row < count)[:, None] & has_n, other=0.0)
     write = tl.load(b + ((token * b_token)[:, None] + n[None, :]), mask=(token < count)[:, None] & has_n, other=0.0)
