@@ -511,10 +511,17 @@ CONTROLS = (
     ),
     Control(
         "an engine whose parent was killed ends itself",
-        f"{REMOTE}::parent_was_killed and starting",
+        f"{REMOTE}::parent_was_killed and ready",
         f"{ENGINE}/process.py",
         "os.getppid() == self._parent and",
         "",
+    ),
+    Control(
+        "an engine whose parent was killed while it starts ends itself",
+        f"{REMOTE}::start_that_takes_long",
+        f"{ENGINE}/process.py",
+        "            if os.getppid() != parent:",
+        "            if False:",
     ),
     Control(
         "shutdown leaves no child",
@@ -527,7 +534,7 @@ CONTROLS = (
         "an engine that cannot start says why",
         f"{REMOTE}::cannot_start_says_why",
         f"{ENGINE}/process.py",
-        '            self._send(Failed(f"{type(error).__name__}: {error}"))',
+        "            self._send(Failed(str(error)))",
         "            pass",
     ),
     Control(

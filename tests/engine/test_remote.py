@@ -410,6 +410,25 @@ async def test_an_engine_whose_parent_was_killed_ends_itself(folder: Path, momen
     assert gone
 
 
+LONG_START = """
+import os, sys, time
+from plait_engine.process import ends_with
+with ends_with(int(sys.argv[1])):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+STARTER = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], str(os.getpid())])"
+
+
+async def test_a_start_that_takes_long_ends_when_its_parent_was_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTER, LONG_START], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    gone, _ = psutil.wait_procs([child], timeout=20)
+    assert gone
+
+
 async def test_hits_are_audited_when_nobody_comes(folder: Path) -> None:
     engine = RemoteEngine(config_of(folder, audit_rate=1.0, max_model_len=200))
     await engine.start()
