@@ -348,6 +348,20 @@ REUSE = (
         "            if youngest.in_flight:",
     ),
     (
+        "that room can be made is seen without a look at everything",
+        "state/test_eviction.py::without_a_look_at_everything",
+        f"{STATE}/eviction.py",
+        "        return tally.covers(demand)",
+        "        return tally.slabs > 0 and tally.covers(demand)",
+    ),
+    (
+        "where nothing can be evicted even little is moved",
+        "state/test_eviction.py::even_little_is_moved",
+        f"{STATE}/eviction.py",
+        "self._compactor.make_room(demand, at_once=True)",
+        "self._compactor.make_room(demand)",
+    ),
+    (
         "what was moved away is unusable where it lay",
         "state/test_eviction.py::unusable_where_it_lay",
         f"{STATE}/compaction.py",
