@@ -3,6 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 ARGS ?=
 BIN := $(VENV)/bin
+# For tests of Triton kernels, which it interprets. A PyTorch for GPUs brings the version that it needs; this is for others.
+TRITON := triton==3.6.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -18,6 +20,8 @@ $(VENV)/.serve: pyproject.toml constraints.txt
 
 $(VENV)/.develop: $(VENV)/.serve
 	$(PIP) --editable '.[test]'
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP) $(TRITON) || \
+		echo "$(TRITON) cannot be had: its kernels are not tested" >&2
 	@touch $@
 
 venv: $(VENV)/.develop  ## make the environment with everything that development needs
