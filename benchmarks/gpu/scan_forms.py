@@ -134,6 +134,8 @@ def run(forms: Forms, description: str | None) -> int:
             print(line, flush=True)
         return 0
     names = [name for name in forms.forms if args.only in name]
+    if not names:
+        parser.error(f"no form has {args.only!r} in its name; there are: {', '.join(forms.forms)}")
     if args.compile_only:
         failures = list(forms.compiled(names))
         print(*failures, sep="\n")

@@ -1,14 +1,8 @@
 """Every Triton kernel compiles for GPUs that are not here, at the shapes of real models, and fits into their memory."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kernels.uninterpreted import output_of
 
 
 @pytest.mark.slow
@@ -17,12 +11,5 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("match", ["decode 32,sample M1,mix 32", "1x1024,logprobs,copy_units", "linear M1 32"])
 def test_kernels_compile_without_a_gpu(capability: int, match: str) -> None:
     """In a process of its own: here the interpreter may be on."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "benchmarks.gpu.kernels", "--compile-only", "--processes", "2"]
-    done = subprocess.run(
-        [*command, "--capability", str(capability), "--match", match],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    options = ("--compile-only", "--processes", "2", "--capability", str(capability), "--match", match)
+    assert output_of("benchmarks.gpu.kernels", *options)

@@ -13,7 +13,7 @@ from plait_engine.sequence import Sequence
 from plait_engine.state.addresses import addresses
 from plait_engine.state.ledger import Demand, Ledger
 from plait_engine.state.sequence_state import SequenceState
-from plait_engine.state.spec import Position
+from plait_engine.state.spec import Granule, Position, StateGroup
 from plait_kernels.tuning.op_call import fill
 
 
@@ -38,7 +38,7 @@ class OwnRows:
         states = [self._state(start, count) for _ in range(number)]
         try:
             for group in self._runner.tables.groups:
-                self._fill(group.id, [unit for state in states for unit in state.owned()[group.id]])
+                self._fill(group, [unit for state in states for unit in state.owned()[group.id]])
             yield [self._row(i, state, start, count) for i, state in enumerate(states)]
         finally:
             for state in states:
@@ -64,10 +64,8 @@ class OwnRows:
         state.grow(start + count, units)
         return state
 
-    def _fill(self, group_id: int, units: list[int]) -> None:
-        arena = self._ledger.arena
-        group = next(group for group in self._ledger.groups if group.id == group_id)
-        places = addresses(units, self._runner.device)  # type: ignore[arg-type]
+    def _fill(self, group: StateGroup, units: list[Granule]) -> None:
+        arena, places = self._ledger.arena, addresses(units, self._runner.device)
         for index in range(len(group.layers) if group.paged else 1):
             for tensor in group.spec.tensors:
                 fill(arena.view(group, index, tensor.name), places)

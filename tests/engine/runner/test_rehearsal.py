@@ -1,19 +1,12 @@
 """No request waits for a compiler: what random loads launch was asked for before, by the rehearsal."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from plait_engine.runner.padding_rows import PaddingRows
 from plait_engine.runner.rehearsal import rehearse
 from plait_engine.scheduler.step_plan import StepPlan
 from tests.engine.tiny import tiny_engine
-
-ROOT = Path(__file__).parents[3]
+from tests.kernels.uninterpreted import output_of
 
 
 @pytest.mark.timeout(900)
@@ -71,13 +64,5 @@ def test_a_rehearsal_goes_through_as_many_pieces_as_there_may_be(budget: int, mo
 
 def asked(*arguments: str) -> tuple[int, list[str]]:
     """How many kernels were rehearsed, and those that were not."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.runner.asked_kernels", *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    rehearsed, *others = done.stdout.splitlines()
+    rehearsed, *others = output_of("tests.engine.runner.asked_kernels", *arguments).splitlines()
     return int(rehearsed.split()[0]), others
